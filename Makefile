@@ -1,0 +1,36 @@
+# `make serve` runs the application on this machine; `make test` checks everything.
+#   PORT=8000         HTTP port
+#   MODEL=            a local directory or a hub name; the embedded default model unless set
+#   CONFIG=serve.yaml a Serve config file
+
+VENV ?= .venv
+CONFIG ?= serve.yaml
+EXTRA ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
+BIN := $(VENV)/bin
+
+.PHONY: serve test check bench lock clean
+
+serve:
+	@requirements/install.sh $(VENV) $(EXTRA)
+	@exec $(BIN)/expresslane serve --config $(CONFIG) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
+
+test: check
+	$(BIN)/python -m pytest
+
+check:
+	@requirements/install.sh $(VENV) $(EXTRA) dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench:
+	@requirements/install.sh $(VENV) $(EXTRA)
+	$(BIN)/python -m bench.urgent_under_batch
+
+lock:
+	$(BIN)/python -m pip install uv
+	requirements/lock.sh $(BIN)/uv
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
