@@ -1,0 +1,70 @@
+"""What can go wrong with a request, as one tree. How it looks over HTTP is decided in `app/errors.py` alone.
+
+Each error can be pickled, so that it may cross an actor boundary. None carries prompt text of its own accord.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class RejectReason(Enum):
+    """Why a request is the caller's fault."""
+
+    INVALID = "invalid_request_error"
+    TOO_LARGE = "request_too_large"
+    UNKNOWN_MODEL = "model_not_found"
+    UNKNOWN_ROUTE = "unknown_url"
+    WRONG_METHOD = "method_not_allowed"
+    NOT_SUPPORTED = "not_supported"
+
+
+class ServingError(Exception):
+    """Base of every way in which a request ends without its answer.
+
+    Args:
+        message: one sentence for the caller.
+        param: the field, header or key at fault, or None.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.param))
+
+
+class Rejected(ServingError):
+    """The request itself is at fault; the same request would fail again."""
+
+    def __init__(self, message: str, param: str | None = None, reason: RejectReason = RejectReason.INVALID) -> None:
+        super().__init__(message, param)
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.param, self.reason))
+
+
+class Shed(ServingError):
+    """Refused for load. The same request may succeed after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.retry_after_s))
+
+
+class Expired(ServingError):
+    """The request's deadline passed before it was answered."""
+
+
+class ReplicaLost(ServingError):
+    """The replica or its engine died, or none can be reached. Another attempt may succeed."""
+
+
+class EngineFailed(ServingError):
+    """The engine answered with a fault of its own; neither load nor the caller is to blame."""
