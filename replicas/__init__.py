@@ -1,0 +1,1 @@
+"""Replicas: the vLLM engines behind the ingress, one a process, and what they need to start."""
