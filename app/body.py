@@ -1,0 +1,74 @@
+"""Reading a request's body: bounded in size, JSON, an object. Nothing else reaches a replica."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from slo.errors import Rejected, RejectReason
+
+DROPPED_FIELDS = ("priority", "request_id", "kv_transfer_params", "ec_transfer_params")
+"""Fields of vLLM's protocol that a client must not set: the engine's priority, ids, and moves between engines."""
+
+
+async def read_json_object(request: Request, max_bytes: int) -> dict[str, Any]:
+    """The body as a JSON object.
+
+    Raises:
+        Rejected: it is larger than `max_bytes` (told before it is read whole), no JSON, or no object.
+        starlette.requests.ClientDisconnect: the client left before it was sent.
+    """
+    raw = bytearray()
+    declared = request.headers.get("content-length", "")
+    if re.fullmatch(r"[0-9]{1,18}", declared) and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    async for part in request.stream():
+        raw += part
+        if len(raw) > max_bytes:
+            raise _too_large(max_bytes)
+    return parse_json_object(bytes(raw))
+
+
+def parse_json_object(raw: bytes) -> dict[str, Any]:
+    """`raw` as a JSON object. Refuses NaN, Infinity, lone surrogates and nesting too deep to handle.
+
+    A number beyond a float's range (`1e999`) reads as infinity; vLLM refuses it where it would harm.
+
+    Raises:
+        Rejected: `raw` is empty, no JSON, or no object.
+    """
+    if not raw.strip():
+        raise Rejected("the request has no body; a JSON object is expected")
+    try:
+        value = from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise Rejected(f"the body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Rejected(f"the body must be a JSON object, not {_json_type(value)}")
+    return value
+
+
+def for_engine(body: dict[str, Any]) -> dict[str, Any]:
+    """The body without the fields that decide what only the ingress may decide."""
+    return {key: value for key, value in body.items() if key not in DROPPED_FIELDS}
+
+
+def _too_large(max_bytes: int) -> Rejected:
+    return Rejected(f"the body is larger than the limit of {max_bytes} bytes", reason=RejectReason.TOO_LARGE)
+
+
+def _json_type(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case list():
+            return "an array"
+        case str():
+            return "a string"
+        case _:
+            return "a number"

@@ -1,0 +1,51 @@
+"""How errors look over HTTP: OpenAI's error object and a status. The only place that knows both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slo.errors import EngineFailed, Expired, Rejected, RejectReason, ReplicaLost, ServingError, Shed
+
+_REJECT_STATUS: Mapping[RejectReason, int] = {
+    RejectReason.INVALID: 400,
+    RejectReason.TOO_LARGE: 413,
+    RejectReason.UNKNOWN_MODEL: 404,
+    RejectReason.UNKNOWN_ROUTE: 404,
+    RejectReason.WRONG_METHOD: 405,
+    RejectReason.NOT_SUPPORTED: 501,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpError:
+    """An error as it is sent: status, OpenAI's error object, and headers beside the usual ones."""
+
+    status: int
+    body: dict[str, Any]
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def to_http(error: ServingError) -> HttpError:
+    """The HTTP form of `error`."""
+    match error:
+        case Rejected(reason=reason):
+            code = None if reason is RejectReason.INVALID else reason.value
+            return HttpError(_REJECT_STATUS[reason], _error_object(error, "invalid_request_error", code))
+        case Shed(retry_after_s=retry_after_s):
+            headers = {"retry-after": str(max(1, math.ceil(retry_after_s)))}
+            return HttpError(429, _error_object(error, "rate_limit_error", "overloaded"), headers)
+        case Expired():
+            return HttpError(504, _error_object(error, "timeout_error", "deadline_exceeded"))
+        case ReplicaLost():
+            return HttpError(503, _error_object(error, "service_unavailable", "replica_lost"), {"retry-after": "1"})
+        case EngineFailed():
+            return HttpError(500, _error_object(error, "server_error", "engine_failed"))
+        case _:
+            return HttpError(500, _error_object(error, "server_error", "internal_error"))
+
+
+def _error_object(error: ServingError, kind: str, code: str | None) -> dict[str, Any]:
+    return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}

@@ -1,0 +1,74 @@
+"""The Serve deployment around one engine: start, answer, health, end. Everything it does is in the files beside it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from replicas.engine import engine_arguments, engine_environment, is_cpu_build, start_engine
+from replicas.models.default import resolve_model
+from slo.logs import configure_logging
+from slo.messages import GenerateCall, Reply
+from slo.settings import Settings
+
+logger = logging.getLogger("expresslane.replica")
+
+
+class Replica:
+    """One vLLM engine behind OpenAI's protocol. Called by the ingress over a Serve handle."""
+
+    async def __init__(self, settings: Settings) -> None:  # type: ignore[misc]  # Serve awaits it
+        configure_logging()
+        model = resolve_model(settings.model.source)
+        names = settings.model.served_names
+        cpu = is_cpu_build()
+        arguments = engine_arguments(model.path, names, settings.engine, settings.scheduler, cpu)
+        environment = engine_environment(settings.engine, model.is_local, cpu, os.cpu_count() or 1)
+        self._engine, engine_args = start_engine(arguments, environment)
+
+        from replicas.openai import OpenAIFrontend  # imports vLLM, which must see the environment just set
+
+        frontend: dict[str, Any] = {}
+        if settings.engine.tool_call_parser is not None:
+            frontend = {"enable_auto_tool_choice": True, "tool_call_parser": settings.engine.tool_call_parser}
+        self._openai = await OpenAIFrontend.create(self._engine, engine_args, frontend)
+        logger.info("model=%s names=%s reason=started", model.path, ",".join(names))
+
+    async def generate(self, call: GenerateCall) -> AsyncGenerator[Reply, None]:
+        """The replies to `call`. Cancelling it aborts the request in the engine."""
+        answered = False
+        try:
+            async with aclosing(self._openai.generate(call)) as replies:
+                async for reply in replies:
+                    yield reply
+            answered = True
+        finally:
+            if not answered:
+                logger.info(
+                    "request_id=%s class=%s reason=client_left unfinished=%d",
+                    call.request_id,
+                    call.priority.name,
+                    self._engine.get_num_unfinished_requests(),
+                )
+
+    async def models(self) -> list[dict[str, Any]]:
+        """OpenAI's model objects. An answer also means that this replica can serve.
+
+        Raises:
+            RuntimeError: the engine is dead.
+        """
+        await self.check_health()
+        return await self._openai.models()
+
+    async def check_health(self) -> None:
+        """Called by Serve. Raises RuntimeError (no type of vLLM's: it crosses processes) when the engine is dead."""
+        if self._engine.errored:
+            raise RuntimeError("the engine core has died")
+
+    def __del__(self) -> None:
+        """Called by Serve at the end of a graceful shutdown: ends the engine's processes."""
+        if (engine := getattr(self, "_engine", None)) is not None:
+            engine.shutdown()
