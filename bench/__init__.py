@@ -1,0 +1,1 @@
+"""Measurements of the running system: load, side-by-side comparisons, reports."""

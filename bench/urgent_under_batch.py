@@ -1,0 +1,94 @@
+"""What an urgent request waits for while batch work holds the engine: Expresslane, stock priority, stock fcfs.
+
+    python -m bench.urgent_under_batch [slots] [prefill]
+
+Runs the contenders one after the other on this machine, each idle and under load, and prints one table in Markdown.
+The figures of a contender are compared with its own idle ones from the same run: ratios travel between machines, times
+do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import psutil
+
+from bench.contenders import Engine, expresslane, stock_vllm
+from bench.load import Load, Measured, Route, run_idle, run_load
+from replicas.models.default import ensure_default_model
+
+SLOTS = 8
+LOADS = {
+    "slots": Load("slots", 24, 32, 400, 40, 24, 16, 0.35),
+    "prefill": Load("prefill", 8, 3000, 16, 24, 24, 32, 0.5),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One contender under one load."""
+
+    contender: str
+    load: Load
+    idle: Measured
+    loaded: Measured
+
+    def cells(self) -> list[str]:
+        """As the table shows them."""
+        idle, loaded = self.idle, self.loaded
+        return [
+            self.load.name,
+            self.contender,
+            f"{idle.ttft_ms(50):,.0f} / {idle.ttft_ms(99):,.0f}",
+            f"{loaded.ttft_ms(50):,.0f} / {loaded.ttft_ms(99):,.0f}",
+            f"{loaded.ttft_ms(50) / idle.ttft_ms(50):.1f} / {loaded.ttft_ms(99) / idle.ttft_ms(99):.1f}",
+            f"{idle.tbt_ms(99):,.0f} -> {loaded.tbt_ms(99):,.0f}",
+            f"{loaded.slowest_batch_s:.1f}",
+            f"{loaded.all_done_s:.1f}",
+        ]
+
+
+HEADER = [
+    "load",
+    "contender",
+    "idle P0 TTFT p50 / p99, ms",
+    "loaded P0 TTFT p50 / p99, ms",
+    "ratio p50 / p99",
+    "P0 TBT p99, ms",
+    "slowest P2, s",
+    "all done, s",
+]
+
+
+def main(names: list[str]) -> None:
+    """Runs the loads named (`slots` unless told) and prints the table; progress goes to standard error."""
+    loads = [LOADS[name] for name in names or ["slots"]]
+    engine = Engine(str(ensure_default_model()), SLOTS, threads=max(1, (psutil.cpu_count() or 1) - 1))
+    contenders: dict[str, Callable[[], AbstractContextManager[Route]]] = {
+        "Expresslane": partial(expresslane, engine),
+        "stock vLLM, priority": partial(stock_vllm, engine, "priority"),
+        "stock vLLM, fcfs": partial(stock_vllm, engine, "fcfs"),
+    }
+    print(f"| {' | '.join(HEADER)} |\n|{' --- |' * len(HEADER)}", flush=True)
+    for name, start in contenders.items():
+        print(f"starting {name}", file=sys.stderr)
+        with start() as route:
+            for load in loads:
+                row = asyncio.run(_measure(name, route, load))
+                print(f"| {' | '.join(row.cells())} |", flush=True)
+
+
+async def _measure(name: str, route: Route, load: Load) -> Row:
+    warm_up = replace(load, urgent_requests=4, batch_requests=2, batch_output_tokens=8)
+    await run_load(route, warm_up)
+    print(f"{name}, {load.name}: idle, then loaded", file=sys.stderr)
+    return Row(name, load, await run_idle(route, load), await run_load(route, load))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
