@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from app.body import for_engine, read_json_object
 from app.classify import classify
 from app.dispatch import Dispatcher
+from app.errors import quoted
 from app.record import RequestRecord
 from app.request_id import REQUEST_ID_HEADER, choose_request_id
 from app.stream import answer as answer_with
@@ -101,7 +102,7 @@ class Api:
 
 
 def _unknown_model(name: str, served: Sequence[str]) -> Rejected:
-    message = f"the model {name!r} does not exist; served: {', '.join(served)}"
+    message = f"the model {quoted(name)} does not exist; served: {', '.join(served)}"
     return Rejected(message, param="model", reason=RejectReason.UNKNOWN_MODEL)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.errors import quoted
 from slo.errors import Rejected
 from slo.messages import Endpoint
 from slo.priority import PriorityClass
@@ -80,10 +81,12 @@ def _from_header(name: str, values: list[str], allowed: Mapping[str, PriorityCla
     for value in values:
         priority = allowed.get(value.strip().lower())
         if priority is None:
-            raise Rejected(f"header {name}: {value!r} is not allowed; allowed: {', '.join(allowed)}", param=name)
+            raise Rejected(f"header {name}: {quoted(value)} is not allowed; allowed: {', '.join(allowed)}", param=name)
         classes.append(priority)
     if any(priority is not classes[0] for priority in classes):
-        raise Rejected(f"header {name}: sent more than once with different classes: {', '.join(values)}", param=name)
+        raise Rejected(
+            f"header {name}: sent more than once with different classes: {quoted(', '.join(values))}", param=name
+        )
     return classes[0]
 
 
@@ -93,7 +96,7 @@ def _from_service_tier(value: object) -> PriorityClass | None:
     tier = SERVICE_TIERS.get(value) if isinstance(value, str) else None
     if tier is None:
         raise Rejected(
-            f"service_tier: {value!r} is not allowed; allowed: {', '.join(SERVICE_TIERS)}", param="service_tier"
+            f"service_tier: {quoted(value)} is not allowed; allowed: {', '.join(SERVICE_TIERS)}", param="service_tier"
         )
     return tier
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from slo.errors import EngineFailed, Expired, Rejected, RejectReason, ReplicaLost, ServingError, Shed
 
+MAX_QUOTED = 100
 _REJECT_STATUS: Mapping[RejectReason, int] = {
     RejectReason.INVALID: 400,
     RejectReason.TOO_LARGE: 413,
@@ -26,6 +27,12 @@ class HttpError:
     status: int
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict)
+
+
+def quoted(value: object) -> str:
+    """`value` as an error message shows it: what the client sent, and no more than a line of it."""
+    text = repr(value)
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}..."
 
 
 def to_http(error: ServingError) -> HttpError:

@@ -26,11 +26,7 @@ async def answer(replies: AsyncGenerator[Reply, None], record: RequestRecord, he
     Raises:
         ServingError: the replica refused; `record` is left open for the caller to close.
     """
-    try:
-        first = await anext(replies, None)
-    except BaseException:
-        await replies.aclose()
-        raise
+    first = await anext(replies, None)
     record.first_reply()
     if isinstance(first, Chunk):
         return EventStream(first, replies, record, headers)

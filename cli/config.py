@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
-from ray.serve.schema import ServeDeploySchema
+from pydantic import BaseModel, ValidationError
+from ray.serve.schema import HTTPOptionsSchema, ServeApplicationSchema, ServeDeploySchema
 
 from app.main import APPLICATION
 from slo.settings import Settings, SettingsError, parse_settings
@@ -81,6 +81,10 @@ def _absolute(model: str) -> str:
 
 
 def _check(path: Path, config: dict[str, Any]) -> None:
+    _refuse_unknown_keys(path, "", config, ServeDeploySchema)
+    _refuse_unknown_keys(path, "http_options.", _mapping(path, "http_options", config), HTTPOptionsSchema)
+    for application in config["applications"]:
+        _refuse_unknown_keys(path, "applications.", application, ServeApplicationSchema)
     try:
         settings_of(config)
         ServeDeploySchema.model_validate(config)
@@ -89,3 +93,9 @@ def _check(path: Path, config: dict[str, Any]) -> None:
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors(include_url=False)]
         raise ConfigError(f"{path}: " + "; ".join(faults)) from None
+
+
+def _refuse_unknown_keys(path: Path, prefix: str, values: dict[str, Any], schema: type[BaseModel]) -> None:
+    """Serve passes over keys that it does not know, so that `arg:` would deploy with every default."""
+    if unknown := [f"{prefix}{key}={values[key]!r}" for key in values if key not in schema.model_fields]:
+        raise ConfigError(f"{path}: unknown key: {', '.join(unknown)}; known: {', '.join(schema.model_fields)}")

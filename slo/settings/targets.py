@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from slo.priority import PriorityClass
 from slo.settings.base import SettingsGroup
@@ -27,13 +27,6 @@ class ClassTargets(SettingsGroup):
     p0: LatencyTargets = LatencyTargets(ttft_p99_ms=100, tbt_p99_ms=20)
     p1: LatencyTargets = LatencyTargets(ttft_p99_ms=500, tbt_p99_ms=100)
     p2: LatencyTargets = LatencyTargets(ttft_p99_ms=None, tbt_p99_ms=200, promised=False)
-
-    @field_validator("p0", "p1", "p2", mode="before")
-    @classmethod
-    def _what_is_not_set_keeps_its_default(cls, value: object, info: ValidationInfo) -> object:
-        if isinstance(value, dict) and info.field_name is not None:
-            return {**cls.model_fields[info.field_name].default.model_dump(), **value}
-        return value
 
     def of(self, priority: PriorityClass) -> LatencyTargets:
         """The targets of `priority`."""
