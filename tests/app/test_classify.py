@@ -86,7 +86,7 @@ def test_classify_takes_a_doubled_header_when_both_name_one_class(headers: list[
     ],
 )
 def test_classify_refuses_a_doubled_header_when_the_classes_differ(headers: list[tuple[str, str]]) -> None:
-    with pytest.raises(Rejected, match="header x-priority: sent more than once with different classes: .P") as raised:
+    with pytest.raises(Rejected, match=r"header x-priority: sent more than once with different classes: .P") as raised:
         of(headers)
     assert raised.value.param == "x-priority"
 

@@ -1,0 +1,105 @@
+"""A real engine with a tiny model on the CPU: batch answers stay the same, bit for bit, when urgent requests overtake.
+
+In float32, where a token does not depend on what else is in the batch.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from vllm import LLM, SamplingParams
+from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from replicas.scheduler import PriorityScheduler
+from slo.priority import PriorityClass
+from slo.settings.scheduling import SchedulerSettings
+from tests.tiny_model import VOCAB_SIZE, make_tiny_model
+
+P0, P1, P2 = PriorityClass
+pytestmark = pytest.mark.engine
+
+BATCH = {f"batch-{i}": 40 + 70 * i for i in range(3)}
+"""Prompt lengths."""
+BATCH_TOKENS = 60
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "urgent_prompt", "expects_pause"),
+    [(None, 24, True), (16, 300, False)],
+    ids=["slots-short", "kv-short"],
+)
+def test_engine_answers_batch_requests_the_same_when_urgent_ones_overtake(
+    model: Path, monkeypatch: pytest.MonkeyPatch, num_blocks: int | None, urgent_prompt: int, expects_pause: bool
+) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    with _engine(model, num_blocks) as engine:
+        batch = [(0, request_id, P2, length, BATCH_TOKENS) for request_id, length in BATCH.items()]
+        undisturbed = _run(engine, batch)
+        scheduler = engine.engine_core.engine_core.scheduler
+        assert isinstance(scheduler, PriorityScheduler)
+        before = sum(scheduler.preemption_counts.num_victims.values())
+        urgent = [(step, f"urgent-{step}", P0, urgent_prompt, 8) for step in range(6, 46, 13)]
+        standard = [(20, "standard", P1, 50, 10)]
+        disturbed = _run(engine, [*batch, *urgent, *standard])
+        counts = scheduler.preemption_counts
+    assert {i: disturbed[i] for i in BATCH} == undisturbed
+    assert counts.num_victims[P2] > before
+    assert (counts.num_paused if expects_pause else counts.num_recomputed) > 0
+    assert counts.num_refused == 0
+    if expects_pause:
+        assert counts.num_lost_tokens == 0
+
+
+@contextmanager
+def _engine(model: Path, num_blocks: int | None) -> Iterator[LLMEngine]:
+    llm = LLM(
+        model=str(model),
+        dtype="float32",
+        max_model_len=1024 if num_blocks is None else 32 * (num_blocks - 1),
+        enforce_eager=True,
+        kv_cache_memory_bytes=64 << 20,
+        num_gpu_blocks_override=num_blocks,
+        block_size=32,
+        max_num_seqs=3,
+        max_num_batched_tokens=512,
+        enable_prefix_caching=False,
+        scheduling_policy="priority",
+        scheduler_cls="replicas.scheduler.PriorityScheduler",
+        additional_config=SchedulerSettings().as_additional_config(),
+    )
+    try:
+        yield llm.llm_engine
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def _run(engine: LLMEngine, arrivals: list[tuple[int, str, PriorityClass, int, int]]) -> dict[str, list[int]]:
+    """`arrivals`: step, id, class, length of the prompt, tokens of the answer. Answers by id."""
+    answers: dict[str, list[int]] = {}
+    step = 0
+    while step <= max(arrival[0] for arrival in arrivals) or engine.has_unfinished_requests():
+        for due, request_id, priority, length, max_tokens in arrivals:
+            if due == step:
+                numbers = random.Random(request_id)
+                prompt = [numbers.randrange(3, VOCAB_SIZE) for _ in range(length)]
+                sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+                engine.add_request(request_id, {"prompt_token_ids": prompt}, sampling, priority=priority.level)
+        for output in engine.step():
+            answers[output.request_id] = list(output.outputs[0].token_ids)
+        step += 1
+        assert step < 2000
+    return answers
