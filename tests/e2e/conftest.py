@@ -45,12 +45,14 @@ class Application:
         """Everything that the application's processes have logged so far."""
         return "".join(p.read_text(errors="replace") for p in sorted(self.log_dir.glob("worker-*.err")))
 
-    def wait_for_log(self, pattern: str) -> re.Match[str]:
-        """The first log line that `pattern` matches; waits for it."""
-        wait_until(lambda: re.search(pattern, self.log_text()) is not None, f"a log line like {pattern}")
-        match = re.search(pattern, self.log_text())
-        assert match is not None
-        return match
+    def has_logged(self, pattern: str, limit_s: float = 10) -> bool:
+        """Whether `pattern` comes to match what has been logged, within `limit_s`."""
+        deadline = time.monotonic() + limit_s
+        while re.search(pattern, self.log_text()) is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 120) -> None:
