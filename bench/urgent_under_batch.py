@@ -1,10 +1,10 @@
 """What an urgent request waits for while batch work holds the engine: Expresslane, stock priority, stock fcfs.
 
-    python -m bench.urgent_under_batch [slots] [prefill]
+    python -m bench.urgent_under_batch [slots] [prefill] [--variants]
 
 Runs the contenders one after the other on this machine, each idle and under load, and prints one table in Markdown.
 The figures of a contender are compared with its own idle ones from the same run: ratios travel between machines, times
-do not.
+do not. `--variants` adds Expresslane with its ceiling off, and with the table of budgets alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import psutil
 
@@ -24,9 +25,15 @@ from replicas.models.default import ensure_default_model
 
 SLOTS = 8
 LOADS = {
-    "slots": Load("slots", 24, 32, 400, 40, 24, 16, 0.35),
+    "slots": Load("slots", 24, 32, 400, 100, 24, 16, 0.35),
     "prefill": Load("prefill", 8, 3000, 16, 24, 24, 32, 0.5),
 }
+VARIANTS: dict[str, dict[str, Any]] = {
+    "Expresslane, ceiling off": {"budget": {"urgent_expected": "never"}},
+    "Expresslane, table alone": {"budget": {"urgent_expected": "never", "adaptive": False}},
+}
+FCFS = "stock vLLM, fcfs"
+PRIORITY = "stock vLLM, priority"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Row:
             f"{idle.ttft_ms(50):,.0f} / {idle.ttft_ms(99):,.0f}",
             f"{loaded.ttft_ms(50):,.0f} / {loaded.ttft_ms(99):,.0f}",
             f"{loaded.ttft_ms(50) / idle.ttft_ms(50):.1f} / {loaded.ttft_ms(99) / idle.ttft_ms(99):.1f}",
-            f"{idle.tbt_ms(99):,.0f} -> {loaded.tbt_ms(99):,.0f}",
+            f"{idle.tbt_ms(99):,.0f} -> {loaded.tbt_ms(99):,.0f} ({loaded.tbt_ms(99) / idle.tbt_ms(99):.1f})",
             f"{loaded.slowest_batch_s:.1f}",
             f"{loaded.all_done_s:.1f}",
         ]
@@ -59,7 +66,7 @@ HEADER = [
     "idle P0 TTFT p50 / p99, ms",
     "loaded P0 TTFT p50 / p99, ms",
     "ratio p50 / p99",
-    "P0 TBT p99, ms",
+    "P0 TBT p99, ms (ratio)",
     "slowest P2, s",
     "all done, s",
 ]
@@ -67,20 +74,36 @@ HEADER = [
 
 def main(names: list[str]) -> None:
     """Runs the loads named (`slots` unless told) and prints the table; progress goes to standard error."""
-    loads = [LOADS[name] for name in names or ["slots"]]
+    variants = VARIANTS if "--variants" in names else {}
+    loads = [LOADS[name] for name in names if name in LOADS] or [LOADS["slots"]]
     engine = Engine(str(ensure_default_model()), SLOTS, threads=max(1, (psutil.cpu_count() or 1) - 1))
     contenders: dict[str, Callable[[], AbstractContextManager[Route]]] = {
         "Expresslane": partial(expresslane, engine),
-        "stock vLLM, priority": partial(stock_vllm, engine, "priority"),
-        "stock vLLM, fcfs": partial(stock_vllm, engine, "fcfs"),
+        **{name: partial(expresslane, engine, scheduler) for name, scheduler in variants.items()},
+        PRIORITY: partial(stock_vllm, engine, "priority"),
+        FCFS: partial(stock_vllm, engine, "fcfs"),
     }
+    rows = []
     print(f"| {' | '.join(HEADER)} |\n|{' --- |' * len(HEADER)}", flush=True)
     for name, start in contenders.items():
         print(f"starting {name}", file=sys.stderr)
         with start() as route:
             for load in loads:
-                row = asyncio.run(_measure(name, route, load))
-                print(f"| {' | '.join(row.cells())} |", flush=True)
+                rows.append(asyncio.run(_measure(name, route, load)))
+                print(f"| {' | '.join(rows[-1].cells())} |", flush=True)
+    for load in loads:
+        print("\n" + _against_stock([row for row in rows if row.load is load]))
+
+
+def _against_stock(rows: list[Row]) -> str:
+    """How long everything took, and the slowest batch request, as ratios to stock vLLM."""
+    by_name = {row.contender: row.loaded for row in rows}
+    lines = [f"{rows[0].load.name}: all done against {FCFS}; slowest P2 against {PRIORITY}"]
+    for name, measured in by_name.items():
+        done = measured.all_done_s / by_name[FCFS].all_done_s
+        slowest = measured.slowest_batch_s / by_name[PRIORITY].slowest_batch_s
+        lines.append(f"- {name}: {done:.2f}; {slowest:.2f}")
+    return "\n".join(lines)
 
 
 async def _measure(name: str, route: Route, load: Load) -> Row:

@@ -22,8 +22,12 @@ class PreemptionCounts:
     prefix cache may still have some of it."""
     num_refused: int = 0
     """Times that the engine did not admit a request for which there was room, by the plan."""
+    num_promotions: int = 0
+    """Times that a request was lifted by one class because it had waited too long."""
+    num_capped: int = 0
+    """Requests preempted so often that they yield no more."""
     num_victims: dict[PriorityClass, int] = field(default_factory=lambda: dict.fromkeys(PriorityClass, 0))
-    """Paused and recomputed requests, by their class."""
+    """Paused and recomputed requests, by the class that they counted as."""
 
     def add_paused(self, priority: PriorityClass) -> None:
         self.num_paused += 1

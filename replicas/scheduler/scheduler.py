@@ -18,12 +18,16 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from replicas.scheduler.aging import Aging
 from replicas.scheduler.class_queue import ClassQueue
 from replicas.scheduler.configuration import check_configuration, read_settings
 from replicas.scheduler.counts import PreemptionCounts
+from replicas.scheduler.eviction import EvictionByClass
 from replicas.scheduler.kv_blocks import KVBlocks
+from replicas.scheduler.pacing import Pacing
 from replicas.scheduler.policy import plan_step, plan_tokens
 from replicas.scheduler.refusals import Refusals
 from replicas.scheduler.step_view import StepView, class_of
@@ -56,22 +60,32 @@ class PriorityScheduler(Scheduler):
         self.waiting = ClassQueue()
         self.kv_holding_waiting = ClassQueue(is_open=self._may_holder_go_first)
         self.kv_blocks = KVBlocks(self)
+        self.eviction = EvictionByClass(self)
         self.preemption_counts = PreemptionCounts()
         self.refusals = Refusals()
+        self.aging = Aging(self)
+        self.pacing = Pacing(self)
         self._plan = StepPlan()
         self._token_caps: dict[str, int] = {}
         self._victims_of_step: list[Request] = []
         self._has_engine_preempted = False
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self.aging.lift_due()
         self._order_running()
+        self.max_num_scheduled_tokens = self.pacing.plan()
         self._plan_step(throttle_prefills)
         self._make_room()
         self._reclaim_for_growth()
         self._has_engine_preempted = False
         output = super().schedule(throttle_prefills)
         self._settle(output)
+        self.pacing.begin(output)
         return output
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Any:
+        self.pacing.end()
+        return super().update_from_output(scheduler_output, model_runner_output)
 
     def _order_running(self) -> None:
         """Decodes before prefills, so that no stream stalls; then by class and arrival."""
@@ -112,7 +126,9 @@ class PriorityScheduler(Scheduler):
         for request in self._victims_of_step:
             self._enqueue_waiting_request(request)
         self._victims_of_step.clear()
+        self.aging.note_step(output)
         self._token_caps = {}
+        self.eviction.note_scheduled(output)
         self._note_refusals(output)
 
     def _note_refusals(self, output: SchedulerOutput) -> None:
@@ -145,6 +161,7 @@ class PriorityScheduler(Scheduler):
             request.record_event(EngineCoreEventType.PREEMPTED, time.monotonic())
         self.reset_preempted_req_ids.add(request.request_id)
         self.preemption_counts.add_paused(class_of(request))
+        self.aging.note_preemption(request)
 
     def _recompute(self, request: Request) -> None:
         """Take its run slot and its KV, as vLLM does when it runs out of KV."""
@@ -210,13 +227,17 @@ class PriorityScheduler(Scheduler):
     def add_request(self, request: Request) -> None:
         """Clamp the priority to a class: wherever vLLM compares priorities, it then compares classes."""
         request.priority = class_of(request).level
+        self.pacing.note_arrival(request)
         super().add_request(request)
+        self.aging.resume_wait(request.request_id)
 
     def _reserve_prefill_lookahead(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
         """vLLM asks this last about the size of every chunk; for a running request, 0 means not in this step."""
-        cap = self._token_caps.get(request.request_id)
-        if cap is not None and cap < num_new_tokens:
-            num_new_tokens = self._cut_chunk(request, num_new_tokens, cap)
+        if num_new_tokens > self.pacing.decode_tokens:  # A decode is never cut.
+            cap = self._token_caps.get(request.request_id)
+            cap = self.pacing.max_chunk(request) if cap is None else cap
+            if cap < num_new_tokens:
+                num_new_tokens = self._cut_chunk(request, num_new_tokens, cap)
         return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
 
     def _cut_chunk(self, request: Request, num_new_tokens: int, cap: int) -> int:
@@ -231,18 +252,37 @@ class PriorityScheduler(Scheduler):
         self._has_engine_preempted = True
         self.preemption_counts.add_recomputed(class_of(request), request.num_computed_tokens)
         super()._preempt_request(request, timestamp, drop_stale_output)
+        self.aging.note_preemption(request)
+        self.aging.begin_wait(request)
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        self.aging.begin_wait(request)
+        super()._enqueue_waiting_request(request)
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        self.aging.forget(request)
+        return super()._free_request(request, delay_free_blocks)
+
+    def _free_request_blocks(self, request: Request) -> None:
+        """vLLM gives blocks up here, whether at once or after the steps in flight, but for what layers let go early."""
+        self.eviction.note_freed(request)
+        super()._free_request_blocks(request)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Paused requests hold blocks too: with `reset_running_requests` they give them up like the running ones."""
         if reset_running_requests:
             for request in StepView(self).paused:
                 self._reclaim(request)
-        return super().reset_prefix_cache(reset_running_requests, reset_connector)
+        is_reset = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        self.eviction.note_reset()
+        return is_reset
 
     def check_invariants(self) -> None:
         """For tests, between steps: each request is in one place, and only those that hold KV are where KV is held."""
         self.waiting.check_invariants()
         self.kv_holding_waiting.check_invariants()
+        self.aging.check_invariants()
+        self.eviction.check_invariants()
         assert not self._victims_of_step
         places = [r.request_id for r in (*self.running, *self.waiting, *self.kv_holding_waiting)]
         assert len(places) == len(set(places)), f"a request is in two places: {sorted(places)}"

@@ -62,7 +62,7 @@ class StepView:
                 return
             if scheduler.refusals.may_ask(request.request_id, step) and self._can_run(request):
                 need_blocks, need_tokens, shared = self._kv.need_of(request)
-                need_tokens = min(need_tokens, self._max_chunk)
+                need_tokens = min(need_tokens, scheduler.pacing.max_chunk(request))
                 yield Asker(request.request_id, class_of(request), need_blocks, need_tokens, shared)
 
     def list_holders(self) -> list[Holder]:
@@ -76,7 +76,7 @@ class StepView:
                 growth_blocks=self._growth[r.request_id],
                 decode_tokens=0 if r.is_prefill_chunk else self._decode_tokens,
                 can_pause=scheduler.can_pause(r),
-                can_yield=not r.resumable,
+                can_yield=not r.resumable and scheduler.aging.can_be_preempted(r),
             )
             for r in scheduler.running
         ]
@@ -108,15 +108,14 @@ class StepView:
     @cached_property
     def prefills(self) -> list[Prefill]:
         return [
-            Prefill(r.request_id, class_of(r), min(self._max_chunk, r.num_tokens - r.num_computed_tokens))
+            Prefill(
+                r.request_id,
+                class_of(r),
+                min(self._scheduler.pacing.max_chunk(r), r.num_tokens - r.num_computed_tokens),
+            )
             for r in self._scheduler.running
             if r.is_prefill_chunk
         ]
-
-    @property
-    def _max_chunk(self) -> int:
-        scheduler = self._scheduler
-        return scheduler.scheduler_config.long_prefill_token_threshold or scheduler.max_num_scheduled_tokens
 
     @cached_property
     def room(self) -> Room:

@@ -6,23 +6,27 @@ vLLM does not promise any of it. After an upgrade, read the changed point in vLL
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import vllm
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager, SingleTypeKVCacheManager
 from vllm.v1.request import Request, RequestStatus
 
 from replicas.scheduler import PriorityScheduler
 from replicas.scheduler.class_queue import ClassQueue
+from replicas.scheduler.free_queue import ClassFreeQueue
 from tests.replicas.scheduler.harness import Driver, EngineShape, build_scheduler
 
 PINNED_VERSION = "0.32.0"
@@ -36,13 +40,15 @@ def _words(text: str) -> list[str]:
 OVERRIDDEN = {
     "schedule": ["self", "throttle_prefills"],
     "add_request": ["self", "request"],
+    "_enqueue_waiting_request": ["self", "request"],
+    "_free_request": ["self", "request", "delay_free_blocks"],
     "_preempt_request": ["self", "request", "timestamp", "drop_stale_output"],
     "_reserve_prefill_lookahead": ["self", "request", "num_computed_tokens", "num_new_tokens"],
     "reset_prefix_cache": ["self", "reset_running_requests", "reset_connector"],
+    "_free_request_blocks": ["self", "request"],
 }
 
 CALLED = [
-    (Scheduler, "_enqueue_waiting_request", ["self", "request"]),
     (Scheduler, "_free_request_blocks", ["self", "request"]),
     (Scheduler, "_handle_blocked_waiting_request", ["self", "request"]),
     (Scheduler, "_holds_kv_blocks", ["request"]),
@@ -146,9 +152,81 @@ def test_vllm_cache_manager_has_kept_its_parts() -> None:
     assert manager.block_pool.get_num_free_blocks() == 49
 
 
+def test_vllm_free_queue_has_no_method_that_is_not_here() -> None:
+    public = {n for n, f in inspect.getmembers(FreeKVCacheBlockQueue, inspect.isfunction) if not n.startswith("_")}
+    for name in public:
+        theirs, ours = (list(_signature(c, name).parameters) for c in (FreeKVCacheBlockQueue, ClassFreeQueue))
+        assert ours == theirs, f"FreeKVCacheBlockQueue.{name} has moved: {theirs}, here {ours}"
+
+
+@pytest.mark.parametrize("pattern", ["v1/core/**/*.py", "v1/simple_kv_offload/*.py", "v1/hisparse/*.py"])
+def test_vllm_uses_nothing_of_the_free_queue_that_is_not_here(pattern) -> None:
+    files = sorted(Path(vllm.__file__).parent.glob(pattern))
+    used = {name for file in files for name in re.findall(r"free_(?:block_)?queue\.(\w+)", file.read_text())}
+    missing = used - vars(ClassFreeQueue).keys() - {"num_free_blocks"}
+    assert files
+    assert not missing, f"vLLM now uses {missing} of the free queue"
+
+
+def test_vllm_pool_gives_cached_blocks_back_at_the_end_of_the_free_queue_and_others_at_the_front() -> None:
+    pool = BlockPool(num_gpu_blocks=4, enable_caching=True, hash_block_size=16)
+    plain, cached = pool.get_new_blocks(2)
+    cached.set_block_hash(b"hash", num_tokens=16)
+    pool.free_blocks([cached, plain])
+    assert [b.block_id for b in pool.free_block_queue.get_all_free_blocks()] == [plain.block_id, 3, cached.block_id]
+
+
+def test_vllm_prefix_cache_is_empty_when_it_was_reset() -> None:
+    """`len(pool.cached_block_hash_to_block)`, and vLLM's reset knows no other cache."""
+    driver = Driver(build_scheduler())
+    driver.add("a", 0, 40)
+    driver.run_to_end()
+    pool = driver.scheduler.kv_cache_manager.block_pool
+    assert len(pool.cached_block_hash_to_block) == 3
+    assert driver.scheduler.kv_cache_manager.reset_prefix_cache()
+    assert len(pool.cached_block_hash_to_block) == 0
+
+
+def test_vllm_scheduler_frees_a_request_s_blocks_in_one_place() -> None:
+    """But for a load from a connector that failed as a whole, after which nothing of it is cached."""
+    source = inspect.getsource(Scheduler)
+    callers = [n for n, f in inspect.getmembers(Scheduler, inspect.isfunction) if _frees(inspect.getsource(f))]
+    assert callers == ["_free_request_blocks", "_update_waiting_for_remote_kv"]
+    assert source.count("deferred_frees.append(") == 2, "the other one is of blocks that were copied on write"
+
+
+def _frees(source: str) -> bool:
+    return "kv_cache_manager.free(" in source or "pop_blocks_for_free(" in source
+
+
+def test_vllm_full_attention_gives_no_block_up_while_its_request_runs() -> None:
+    for name in ("get_num_skipped_tokens", "remove_skipped_blocks", "_remove_blocks_in_range"):
+        assert name not in vars(FullAttentionManager), f"FullAttentionManager has its own {name} now"
+    (manager,) = build_scheduler().kv_cache_manager.coordinator.single_type_managers
+    assert type(manager) is FullAttentionManager
+    assert SingleTypeKVCacheManager.get_num_skipped_tokens(manager, 1000) == 0
+
+
+def test_vllm_finds_nothing_of_a_prefix_whose_first_block_is_gone() -> None:
+    """Why no old history is evicted before recent turns, see `replicas.scheduler.eviction`."""
+    driver = Driver(build_scheduler())
+    request = driver.add("a", 0, 64)
+    driver.run_to_end()
+    manager = driver.scheduler.kv_cache_manager
+    assert manager.get_computed_blocks(request)[1] == 64
+    first = manager.block_pool.get_cached_block(request.block_hashes[0], [0])
+    manager.evict_blocks({first[0].block_id})
+    assert manager.get_computed_blocks(request)[1] == 0
+    assert manager.block_pool.get_cached_block(request.block_hashes[1], [0]) is not None
+
+
 def test_vllm_step_output_says_who_was_scheduled_and_preempted() -> None:
     fields = SchedulerOutput.__dataclass_fields__
     assert {"num_scheduled_tokens", "preempted_req_ids", "scheduled_cached_reqs"} <= fields.keys()
+    assert {"scheduled_new_reqs"} <= fields.keys()
+    assert {"resumed_req_ids"} <= CachedRequestData.__dataclass_fields__.keys()
+    assert {"req_id", "block_ids"} <= NewRequestData.__dataclass_fields__.keys()
+    assert {"req_ids", "new_block_ids"} <= CachedRequestData.__dataclass_fields__.keys()
 
 
 def test_vllm_drains_waiting_requests_that_hold_kv_first() -> None:

@@ -48,12 +48,19 @@ class Driver:
     finished: set[str] = field(default_factory=set)
     requests: dict[str, Request] = field(default_factory=dict)
     num_steps: int = 0
+    step_s: float = 0.01
+    """How long a step lasts, for what the scheduler decides by time."""
+    cost_s: Callable[[SchedulerOutput], float] | None = None
+    """How long the step lasts that computes this, instead."""
+    now_s: float = 0.0
     worker: SymbolicWorker = field(init=False)
     _in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         blocks = self.scheduler.kv_cache_config.num_blocks
         self.worker = SymbolicWorker(blocks, self.scheduler.block_size, self.scheduler.use_v2_model_runner)
+        if isinstance(self.scheduler, PriorityScheduler):
+            self.scheduler.aging.clock = self.scheduler.pacing.clock = lambda: self.now_s
 
     def add(
         self, request_id: str, priority: PriorityClass | int, prompt: Sequence[int] | int = 20, max_tokens: int = 10
@@ -92,6 +99,7 @@ class Driver:
         self._check_step(step, decodes)
         self.check(step)
         self._in_flight.append((output, self.worker.run(output)))
+        self.now_s += self.step_s if self.cost_s is None else self.cost_s(output)
         if len(self._in_flight) >= self.depth or not output.total_num_scheduled_tokens:
             self._deliver()
         self._check_blocks()

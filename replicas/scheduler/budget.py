@@ -1,0 +1,121 @@
+"""How many tokens a step may compute: the profile's table, or what the learned step cost allows. Pure.
+
+Decodes are never limited. What is chosen is how much prefill goes beside them, so that the step keeps the strictest
+promise that somebody in it, or somebody who is to be expected, has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from replicas.scheduler.step_cost import StepCost
+from slo.priority import PriorityClass
+from slo.settings.scheduling import SchedulerSettings
+from slo.settings.targets import ClassTargets
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What there is to do in a step.
+
+    Attributes:
+        strictest: the most urgent class with work, running or waiting; None without work.
+        strictest_decoding: the most urgent class that decodes, or None.
+        num_decodes: running requests that get a token.
+        decode_tokens: tokens set aside for them (more than one each with speculative decoding).
+        context_tokens: tokens that their attention reads.
+        own_prefill_tokens: prompt tokens that requests of the class `strictest` could compute now.
+        is_urgent_expected: whether an urgent request may come while the step runs.
+    """
+
+    strictest: PriorityClass | None
+    strictest_decoding: PriorityClass | None
+    num_decodes: int
+    decode_tokens: int
+    context_tokens: int
+    own_prefill_tokens: int
+    is_urgent_expected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepBudget:
+    """What a step may compute.
+
+    Attributes:
+        tokens: decodes and prefill together.
+        chunk_tokens: prefill of one request, while others want prefill too.
+        own_chunk_tokens: the same for a request of the most urgent class with work.
+        reason: what decided: `table`, `room`, `tbt`, `ceiling` or `floor`.
+    """
+
+    tokens: int
+    chunk_tokens: int
+    own_chunk_tokens: int
+    reason: str
+
+
+class BudgetPlanner:
+    """Plans each step's budget. Keeps the last prefill limit, so that small changes of the estimate move nothing."""
+
+    def __init__(self, settings: SchedulerSettings, max_tokens: int) -> None:
+        """`max_tokens`: the most that the engine computes in one step."""
+        self._settings = settings
+        self._budget = settings.budget
+        self._max_tokens = max_tokens
+        self._held: tuple[str, int] = ("", 0)
+
+    def plan(self, work: StepWork, cost: StepCost) -> StepBudget:
+        """The budget of a step with this work."""
+        profile = self._settings.profiles.of(_tbt_target_ms(self._settings.targets, work.strictest))
+        limit_ms, promise = step_limit_ms(work, self._settings)
+        prefill, reason, chunk = profile.token_budget - work.decode_tokens, "table", profile.chunk_tokens
+        if self._budget.adaptive and cost.is_known:
+            if limit_ms is None:
+                prefill, reason = self._max_tokens - work.decode_tokens, "room"
+            else:
+                prefill = cost.prefill_tokens_within(limit_ms, work.num_decodes, work.context_tokens)
+                prefill, reason = self._steady(promise, prefill), promise
+            chunk = prefill // 2
+        if prefill < self._budget.min_prefill_tokens:
+            prefill, reason = self._budget.min_prefill_tokens, "floor"
+        own_share = self._own_share(work, profile.chunk_tokens)
+        chunk = max(chunk, self._budget.min_prefill_tokens)
+        tokens = min(self._max_tokens, work.decode_tokens + max(prefill, own_share))
+        return StepBudget(tokens, chunk, max(chunk, own_share), reason)
+
+    def _own_share(self, work: StepWork, table_chunk: int) -> int:
+        """An urgent request's own prompt is cut for the streams of its class only, and for a P0 to be expected."""
+        strictest, decoding = work.strictest, work.strictest_decoding
+        if strictest is None or (decoding is not None and not strictest.outranks(decoding)):
+            return 0
+        if work.is_urgent_expected and strictest is not PriorityClass.P0:
+            return 0
+        return min(work.own_prefill_tokens, table_chunk)
+
+    def _steady(self, promise: str, tokens: int) -> int:
+        """The limit held, unless the new one differs by more than the hysteresis, or is for another promise."""
+        held_promise, held = self._held
+        if held_promise == promise and abs(tokens - held) <= self._budget.hysteresis_ratio * held:
+            return held
+        self._held = (promise, tokens)
+        return tokens
+
+
+def step_limit_ms(work: StepWork, settings: SchedulerSettings) -> tuple[float | None, str]:
+    """How long the step may take, milliseconds, and for whose sake: `tbt` or `ceiling`; None: as long as it likes.
+
+    A class whose targets are not promised limits nothing: its profile's table does.
+    """
+    limits: list[tuple[float, str]] = []
+    if work.strictest_decoding is not None:
+        targets = settings.targets.of(work.strictest_decoding)
+        if targets.promised and targets.tbt_p99_ms is not None:
+            limits.append((targets.tbt_p99_ms * settings.budget.tbt_ratio, "tbt"))
+    ttft_ms = settings.targets.p0.ttft_p99_ms
+    if work.is_urgent_expected and ttft_ms is not None:
+        limits.append((ttft_ms * settings.budget.ceiling_ttft_ratio, "ceiling"))
+    return min(limits, default=(None, "room"))
+
+
+def _tbt_target_ms(targets: ClassTargets, priority: PriorityClass | None) -> float | None:
+    return None if priority is None else targets.of(priority).tbt_p99_ms

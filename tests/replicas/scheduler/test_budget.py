@@ -1,0 +1,143 @@
+"""The budget of a step: the table, the learned limit, the ceiling, the floor, and no flapping."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from replicas.scheduler.budget import BudgetPlanner, StepWork, step_limit_ms
+from replicas.scheduler.step_cost import StepCost, StepShape
+from slo.priority import PriorityClass
+from slo.settings.scheduling import BudgetSettings, SchedulerSettings
+
+P0, P1, P2 = PriorityClass
+IDLE = StepWork(None, None, 0, 0, 0, 0, False)
+MAX_TOKENS = 8192
+TABLE = SchedulerSettings(budget=BudgetSettings(adaptive=False))
+DEFAULT = SchedulerSettings()
+
+
+def work(
+    strictest: PriorityClass, decoding: PriorityClass | None = None, own: int = 0, expected: bool = False
+) -> StepWork:
+    decodes = 0 if decoding is None else 4
+    return StepWork(strictest, decoding, decodes, decodes, decodes * 500, own, expected)
+
+
+def machine(fixed_ms: float, token_ms: float, decode_ms: float = 0.0) -> StepCost:
+    """A cost that has learned this machine."""
+    cost = StepCost()
+    for i in range(400):
+        shape = StepShape((i * 37) % 512, i % 9, 0)
+        cost.observe(shape, fixed_ms + token_ms * shape.prefill_tokens + decode_ms * shape.num_decodes)
+    return cost
+
+
+SLOW = machine(15, 1.1, 1.2)
+FAST = machine(4, 0.02, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("strictest", "tokens", "chunk"), [(P0, 512, 256), (P1, 1024, 512), (P2, 2048, 2048)], ids=["P0", "P1", "P2"]
+)
+@pytest.mark.parametrize("settings", [TABLE, DEFAULT], ids=["table", "nothing learned yet"])
+def test_budget_is_the_profiles_table(
+    strictest: PriorityClass, tokens: int, chunk: int, settings: SchedulerSettings
+) -> None:
+    budget = BudgetPlanner(settings, MAX_TOKENS).plan(work(strictest), StepCost())
+    assert (budget.tokens, budget.chunk_tokens, budget.reason) == (tokens, chunk, "table")
+
+
+def test_budget_is_the_table_although_the_cost_is_known_when_not_adaptive() -> None:
+    assert BudgetPlanner(TABLE, MAX_TOKENS).plan(work(P0, P0), SLOW).tokens == 512
+
+
+def test_budget_never_exceeds_what_the_engine_computes_in_a_step() -> None:
+    assert BudgetPlanner(TABLE, 300).plan(work(P2), StepCost()).tokens == 300
+
+
+def test_budget_fits_the_step_into_the_tbt_target_of_the_strictest_stream() -> None:
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P0, P0), FAST)
+    assert budget.reason == "tbt"
+    step = StepShape(budget.tokens - 4, 4, 2000)
+    assert FAST.estimate_ms(step) <= 17 < FAST.estimate_ms(replace(step, prefill_tokens=step.prefill_tokens + 10))
+
+
+def test_budget_is_larger_than_the_table_when_there_is_room() -> None:
+    assert BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P1, P1), FAST).tokens > 1024
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P2, P2), FAST)
+    assert (budget.tokens, budget.reason) == (MAX_TOKENS, "room")
+
+
+def test_budget_leaves_prefill_its_floor_when_the_target_cannot_be_met() -> None:
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P0, P0), SLOW)
+    assert (budget.tokens, budget.reason) == (4 + DEFAULT.budget.min_prefill_tokens, "floor")
+
+
+def test_budget_has_a_floor_beside_however_many_decodes() -> None:
+    many = StepWork(P0, P0, 4000, 4000, 0, 0, False)
+    for settings in (TABLE, DEFAULT):
+        budget = BudgetPlanner(settings, MAX_TOKENS).plan(many, SLOW)
+        assert budget.tokens == 4000 + settings.budget.min_prefill_tokens
+
+
+def test_budget_is_held_down_while_urgent_traffic_is_expected() -> None:
+    planner = BudgetPlanner(DEFAULT, MAX_TOKENS)
+    free = planner.plan(work(P2), SLOW)
+    held = planner.plan(work(P2, expected=True), SLOW)
+    assert (free.tokens, free.reason) == (MAX_TOKENS, "room")
+    assert held.tokens == DEFAULT.budget.min_prefill_tokens
+    fast = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P2, expected=True), FAST)
+    assert fast.reason == "ceiling"
+    assert FAST.estimate_ms(StepShape(fast.tokens, 0, 0)) <= 50
+
+
+def test_budget_does_not_cut_an_urgent_prompt_for_those_behind_it() -> None:
+    planner = BudgetPlanner(DEFAULT, MAX_TOKENS)
+    budget = planner.plan(work(P0, P2, own=200, expected=True), SLOW)
+    assert (budget.tokens, budget.own_chunk_tokens) == (204, 200)
+    assert budget.chunk_tokens == DEFAULT.budget.min_prefill_tokens
+    assert planner.plan(work(P0, P2, own=3000, expected=True), SLOW).own_chunk_tokens == 256
+
+
+def test_budget_cuts_an_urgent_prompt_for_streams_of_its_own_class() -> None:
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P0, P0, own=200), SLOW)
+    assert budget.tokens == 4 + DEFAULT.budget.min_prefill_tokens
+
+
+def test_budget_cuts_a_batch_prompt_for_an_urgent_request_to_be_expected() -> None:
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P2, own=3000, expected=True), SLOW)
+    assert budget.tokens == DEFAULT.budget.min_prefill_tokens
+
+
+@pytest.mark.parametrize(
+    ("what", "limit"),
+    [
+        (work(P2, P2), (None, "room")),
+        (work(P1, P1), (85, "tbt")),
+        (work(P1, P1, expected=True), (50, "ceiling")),
+        (work(P0, P0, expected=True), (17, "tbt")),
+        (work(P0, P1), (85, "tbt")),
+        (work(P0), (None, "room")),
+        (IDLE, (None, "room")),
+    ],
+)
+def test_step_limit_is_the_strictest_promise(what: StepWork, limit: tuple[float | None, str]) -> None:
+    assert step_limit_ms(what, DEFAULT) == limit
+
+
+def test_budget_does_not_flap_when_the_estimate_moves_a_little() -> None:
+    planner, seen = BudgetPlanner(DEFAULT, MAX_TOKENS), set()
+    for i in range(40):
+        cost = machine(4, 0.02 * (1 + 0.05 * (i % 2)), 0.01)
+        seen.add(planner.plan(work(P0, P0), cost).tokens)
+    assert len(seen) == 1
+    assert planner.plan(work(P0, P0), machine(4, 0.04, 0.01)).tokens < min(seen)
+
+
+def test_budget_moves_at_once_when_the_promise_changes() -> None:
+    planner = BudgetPlanner(DEFAULT, MAX_TOKENS)
+    slack = planner.plan(work(P1, P1), FAST).tokens
+    strict = planner.plan(work(P0, P0), FAST).tokens
+    assert strict < slack == planner.plan(work(P1, P1), FAST).tokens
