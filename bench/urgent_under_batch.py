@@ -4,7 +4,8 @@
 
 Runs the contenders one after the other on this machine, each idle and under load, and prints one table in Markdown.
 The figures of a contender are compared with its own idle ones from the same run: ratios travel between machines, times
-do not. `--variants` adds Expresslane with its ceiling off, and with the table of budgets alone.
+do not. `--variants` adds Expresslane with its ceiling off and with the table of budgets alone, and its scheduler in
+vLLM's own server, which tells what the scheduler costs apart from the serving path.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import psutil
 
 from bench.contenders import Engine, expresslane, stock_vllm
 from bench.load import Load, Measured, Route, run_idle, run_load
+from replicas.engine import SCHEDULER_CLS
 from replicas.models.default import ensure_default_model
 
 SLOTS = 8
@@ -32,6 +34,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Expresslane, ceiling off": {"budget": {"urgent_expected": "never"}},
     "Expresslane, table alone": {"budget": {"urgent_expected": "never", "adaptive": False}},
 }
+BARE = "vLLM's server with our scheduler"
 FCFS = "stock vLLM, fcfs"
 PRIORITY = "stock vLLM, priority"
 
@@ -80,6 +83,7 @@ def main(names: list[str]) -> None:
     contenders: dict[str, Callable[[], AbstractContextManager[Route]]] = {
         "Expresslane": partial(expresslane, engine),
         **{name: partial(expresslane, engine, scheduler) for name, scheduler in variants.items()},
+        **({BARE: partial(stock_vllm, engine, "priority", SCHEDULER_CLS)} if variants else {}),
         PRIORITY: partial(stock_vllm, engine, "priority"),
         FCFS: partial(stock_vllm, engine, "fcfs"),
     }
