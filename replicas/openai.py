@@ -32,6 +32,7 @@ from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall, Reply
 logger = logging.getLogger("expresslane.replica")
 
 ENGINE_OVERLOAD_RETRY_S = 1.0
+ENGINE_DEAD = "the engine that answered has died"
 _ERROR_EVENT = 'data: {"error"'
 
 
@@ -69,7 +70,8 @@ class OpenAIFrontend:
                 async with aclosing(answer):
                     async for events in answer:
                         if events.startswith(_ERROR_EVENT):
-                            yield Failure(_from_event(events))
+                            # vLLM calls the death of its engine an internal error like others.
+                            yield Failure(ReplicaLost(ENGINE_DEAD) if self._engine.errored else _from_event(events))
                             return
                         yield Chunk(events)
             else:
@@ -89,7 +91,7 @@ class OpenAIFrontend:
         if isinstance(error, ValidationError):
             return from_validation_error(error)
         if isinstance(error, EngineDeadError) or self._engine.errored:
-            return ReplicaLost("the engine that answered has died")
+            return ReplicaLost(ENGINE_DEAD)
         translated = to_serving_error(create_error_response(error).error)
         if isinstance(translated, EngineFailed):
             logger.error("request_id=%s reason=unexpected", call.request_id, exc_info=error)
