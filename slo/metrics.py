@@ -1,6 +1,6 @@
 """Names of the metrics, in one place. Base units (seconds, bytes, tokens); labels are enums only.
 
-A name is listed here when something emits it.
+What the ingress measures of each request and writes in its log line (`app/record.py`); nothing exports them yet.
 """
 
 from __future__ import annotations
