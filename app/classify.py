@@ -20,6 +20,9 @@ SERVICE_TIERS: Mapping[str, PriorityClass] = {
     "flex": PriorityClass.P2,
 }
 """OpenAI's `service_tier`, as classes."""
+_CLASS_NAMES: Mapping[str, PriorityClass] = {c.name.lower(): c for c in PriorityClass} | {
+    c.long_name: c for c in PriorityClass
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,9 @@ def classify(
 
 
 def _class_headers(further: Iterable[HeaderMapping]) -> Iterable[tuple[str, Mapping[str, PriorityClass]]]:
-    yield PRIORITY_HEADER, {name.lower(): _parsed(name) for name in PriorityClass.allowed_names()}
+    yield PRIORITY_HEADER, _CLASS_NAMES
     for mapping in further:
         yield canonical_header(mapping.header), mapping.values
-
-
-def _parsed(name: str) -> PriorityClass:
-    parsed = PriorityClass.parse(name)
-    assert parsed is not None
-    return parsed
 
 
 def _by_name(headers: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 
 from bench.load import Route
-from cli.cluster import free_port
+from cli.cluster import answers, free_port
+from cli.config import config_for
 
 START_LIMIT_S = 600
 KV_CACHE_BYTES = 2**30
@@ -49,16 +49,9 @@ def expresslane(engine: Engine, scheduler: dict[str, Any] | None = None) -> Iter
         },
         "scheduler": scheduler or {},
     }
-    application = {
-        "name": "expresslane",
-        "route_prefix": "/",
-        "import_path": "app.main:build",
-        "external_scaler_enabled": True,
-        "args": arguments,
-    }
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as directory:  # short: Ray keeps sockets in it
         config = Path(directory) / "serve.yaml"
-        config.write_text(yaml.safe_dump({"http_options": {"port": port}, "applications": [application]}))
+        config.write_text(yaml.safe_dump(config_for(arguments, port)))
         command = [sys.executable, "-m", "cli.main", "serve", "--config", str(config)]
         with _process(command, {"RAY_TMPDIR": directory}, f"http://127.0.0.1:{port}/readyz"):
             yield Route(
@@ -99,7 +92,7 @@ def _process(command: list[str], environment: dict[str, str], ready_url: str) ->
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **environment})
         try:
             deadline = time.monotonic() + START_LIMIT_S
-            while not _ready(ready_url):
+            while not answers(ready_url):
                 if process.poll() is not None or time.monotonic() > deadline:
                     output.seek(0)
                     raise RuntimeError(f"{command[2]} did not start:\n{output.read()[-4000:]}")
@@ -112,10 +105,3 @@ def _process(command: list[str], environment: dict[str, str], ready_url: str) ->
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-
-
-def _ready(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False

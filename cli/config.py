@@ -44,6 +44,18 @@ def load_config(path: Path, port: int | None = None, model: str | None = None) -
     return config
 
 
+def config_for(arguments: dict[str, Any], port: int) -> dict[str, Any]:
+    """A Serve config, as `load_config` takes it from a file, that deploys our application with these `args`."""
+    application = {
+        "name": APPLICATION,
+        "route_prefix": "/",
+        "import_path": "app.main:build",
+        "external_scaler_enabled": True,
+        "args": arguments,
+    }
+    return {"http_options": {"port": port}, "applications": [application]}
+
+
 def settings_of(config: dict[str, Any]) -> Settings:
     """The application's settings in a config that `load_config` gave."""
     (application,) = [a for a in config["applications"] if a.get("name") == APPLICATION]

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from cli.config import ConfigError, load_config, settings_of
+from replicas.models.default import ModelPreparationError, ensure_default_model
 from slo.settings.serving import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -41,24 +42,14 @@ def serve(
         deployed = load_config(config, port, model)
         settings = settings_of(deployed)
         if settings.model.source == DEFAULT_MODEL:
-            _prepare_default_model()
+            ensure_default_model(progress=_progress)
         with local_deployment(deployed, _progress) as deployment:
             _stop_on_signals()  # Ray's start puts a handler of its own for SIGTERM
             _announce(deployment, settings.model.served_names[0])
             signal.pause()
     except KeyboardInterrupt:
         _progress("stopped")
-    except (ConfigError, DeploymentFailed) as error:
-        console.print(f"error: {error}", style="bold red", markup=False, soft_wrap=True)
-        sys.exit(1)
-
-
-def _prepare_default_model() -> None:
-    from replicas.models.default import ModelPreparationError, ensure_default_model
-
-    try:
-        ensure_default_model(progress=_progress)
-    except ModelPreparationError as error:
+    except (ConfigError, ModelPreparationError, DeploymentFailed) as error:
         console.print(f"error: {error}", style="bold red", markup=False, soft_wrap=True)
         sys.exit(1)
 

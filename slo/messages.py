@@ -23,7 +23,7 @@ class GenerateCall:
 
     Attributes:
         body: the client's JSON body, without any field that could set the engine's priority.
-        request_id: unique in the cluster.
+        request_id: the client's own or a new one; two calls may share one.
     """
 
     endpoint: Endpoint

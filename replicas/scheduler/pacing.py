@@ -13,6 +13,7 @@ from vllm.v1.request import Request
 
 from replicas.scheduler.budget import BudgetPlanner, StepBudget, StepWork
 from replicas.scheduler.step_cost import StepCost, StepShape, StepTimes
+from replicas.scheduler.step_view import class_of
 from replicas.scheduler.urgent_traffic import UrgentTraffic
 from slo.priority import PriorityClass
 
@@ -44,7 +45,7 @@ class Pacing:
 
     def note_arrival(self, request: Request) -> None:
         """A request has come."""
-        if PriorityClass.from_level(request.priority) is PriorityClass.P0:
+        if class_of(request) is PriorityClass.P0:
             self._urgent.note(self.clock())
 
     def plan(self) -> int:

@@ -74,7 +74,7 @@ class StepView:
                 arrival_s=r.arrival_time,
                 num_computed_tokens=r.num_computed_tokens,
                 growth_blocks=self._growth[r.request_id],
-                decode_tokens=0 if r.is_prefill_chunk else self._decode_tokens,
+                decode_tokens=0 if r.is_prefill_chunk else scheduler.pacing.decode_tokens,
                 can_pause=scheduler.can_pause(r),
                 can_yield=not r.resumable and scheduler.aging.can_be_preempted(r),
             )
@@ -139,11 +139,7 @@ class StepView:
     def _tokens_beside_decodes(self) -> int:
         scheduler = self._scheduler
         num_decodes = len(scheduler.running) - len(self.prefills)
-        return scheduler.max_num_scheduled_tokens - num_decodes * self._decode_tokens
-
-    @property
-    def _decode_tokens(self) -> int:
-        return 1 + self._scheduler.num_spec_tokens
+        return scheduler.max_num_scheduled_tokens - num_decodes * scheduler.pacing.decode_tokens
 
     @cached_property
     def _growth(self) -> dict[str, int]:
@@ -152,7 +148,7 @@ class StepView:
         left = max(0, self._tokens_beside_decodes)
         growth = {}
         for request in scheduler.running:
-            num_tokens = self._decode_tokens
+            num_tokens = scheduler.pacing.decode_tokens
             if request.is_prefill_chunk:
                 num_tokens = min(left, request.num_tokens - request.num_computed_tokens)
                 left -= num_tokens

@@ -107,8 +107,6 @@ class WaitBook:
     ) -> tuple[str, Wait] | None:
         heads = [self._head((counts_as, is_suspended)) for is_suspended in (False, True)]
         num_lifted = self._num_lifted(counts_as.promoted())
-        if num_lifted >= self._settings.max_lifted:
-            return None
         for due_s, _, request_id, wait in sorted(h for h in heads if h is not None):
             if now_s < due_s:
                 return None

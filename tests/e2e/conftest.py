@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -24,6 +25,7 @@ import pytest
 import yaml
 
 from cli.cluster import free_port
+from cli.config import config_for
 from tests.tiny_model import make_tiny_model
 
 START_LIMIT_S = 400
@@ -99,34 +101,23 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
                 process.kill()
 
 
-def _config(model: Path, port: int) -> dict[str, object]:
-    return {
-        "proxy_location": "HeadOnly",
-        "http_options": {"port": port},
-        "applications": [
-            {
-                "name": "expresslane",
-                "route_prefix": "/",
-                "import_path": "app.main:build",
-                "external_scaler_enabled": True,
-                "args": {
-                    "model": {"source": str(model), "names": [MODEL, "tiny-alias"]},
-                    "engine": {
-                        "max_num_seqs": SLOTS,
-                        "max_model_len": MAX_MODEL_LEN,
-                        "dtype": "float32",
-                        "kv_cache_bytes": 64 * 2**20,
-                        "tool_call_parser": "hermes",
-                    },
-                    "ingress": {"max_body_bytes": MAX_BODY_BYTES},
-                    "classification": {
-                        "headers": [{"header": "X-Gateway-Objective", "values": {"chat": "P0", "nightly": "P2"}}],
-                        "rules": [{"priority": "P2", "streamed": False, "min_max_tokens": 500}],
-                    },
-                },
-            }
-        ],
+def _config(model: Path, port: int) -> dict[str, Any]:
+    arguments = {
+        "model": {"source": str(model), "names": [MODEL, "tiny-alias"]},
+        "engine": {
+            "max_num_seqs": SLOTS,
+            "max_model_len": MAX_MODEL_LEN,
+            "dtype": "float32",
+            "kv_cache_bytes": 64 * 2**20,
+            "tool_call_parser": "hermes",
+        },
+        "ingress": {"max_body_bytes": MAX_BODY_BYTES},
+        "classification": {
+            "headers": [{"header": "X-Gateway-Objective", "values": {"chat": "P0", "nightly": "P2"}}],
+            "rules": [{"priority": "P2", "streamed": False, "min_max_tokens": 500}],
+        },
     }
+    return config_for(arguments, port)
 
 
 @pytest.fixture(scope="session")
