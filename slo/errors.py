@@ -12,6 +12,8 @@ class RejectReason(Enum):
     """Why a request is the caller's fault."""
 
     INVALID = "invalid_request_error"
+    INVALID_KEY = "invalid_api_key"
+    CLASS_NOT_ALLOWED = "class_not_allowed"
     TOO_LARGE = "request_too_large"
     UNKNOWN_MODEL = "model_not_found"
     UNKNOWN_ROUTE = "unknown_url"
@@ -47,6 +49,17 @@ class Rejected(ServingError):
         return (type(self), (self.message, self.param, self.reason))
 
 
+class OverQuota(ServingError):
+    """The caller has used what its key may use; the fleet's load has no part in it. `retry_after_s` is in seconds."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.retry_after_s))
+
+
 class Shed(ServingError):
     """Refused for load. The same request may succeed after `retry_after_s` seconds."""
 
@@ -64,6 +77,10 @@ class Expired(ServingError):
 
 class ReplicaLost(ServingError):
     """The replica or its engine died, or none can be reached. Another attempt may succeed."""
+
+
+class ControllerAway(ServingError):
+    """The controller cannot tell: it is being started again, or does not answer. Requests are served all the same."""
 
 
 class EngineFailed(ServingError):

@@ -41,9 +41,15 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a streamed answer: one or more whole server-sent events, ready to be written."""
+    """A part of a streamed answer: one or more whole server-sent events, ready to be written.
+
+    Attributes:
+        has_tokens: whether it shows the user a token. The role before the answer, the usage after it, and `[DONE]` do
+            not; counted as tokens, they would make the time between tokens look shorter than it is.
+    """
 
     events: str
+    has_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from slo.errors import Expired, Rejected, ReplicaLost, Shed
+from slo.errors import Expired, OverQuota, Rejected, ReplicaLost, Shed
 
 
 class Outcome(Enum):
@@ -27,7 +27,7 @@ def outcome_of(error: BaseException | None) -> Outcome:
     match error:
         case None:
             return Outcome.COMPLETED
-        case Rejected():
+        case Rejected() | OverQuota():
             return Outcome.REJECTED
         case Shed():
             return Outcome.SHED

@@ -2,14 +2,26 @@ import pickle
 
 import pytest
 
-from slo.errors import EngineFailed, Expired, Rejected, RejectReason, ReplicaLost, ServingError, Shed
+from slo.errors import (
+    ControllerAway,
+    EngineFailed,
+    Expired,
+    OverQuota,
+    Rejected,
+    RejectReason,
+    ReplicaLost,
+    ServingError,
+    Shed,
+)
 
 ERRORS = [
     ServingError("broken", "field"),
     Rejected("bad", "messages.0", RejectReason.TOO_LARGE),
     Shed("full", 2.5),
+    OverQuota("used up", 2.5),
     Expired("late", "timeout"),
     ReplicaLost("gone", "replica"),
+    ControllerAway("not there", "controller"),
     EngineFailed("fault", "engine"),
 ]
 

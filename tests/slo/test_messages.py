@@ -16,6 +16,7 @@ MESSAGES = [
     GenerateCall(Endpoint.COMPLETION, {"prompt": [1, 2]}, PriorityClass.P2, "id-2"),
     Document('{"id":"x"}'),
     Chunk("data: {}\n\n"),
+    Chunk("data: [DONE]\n\n", has_tokens=False),
     Failure(Rejected("bad", "model", RejectReason.UNKNOWN_MODEL)),
     Failure(Shed("full", 1.0)),
     Failure(ReplicaLost("gone")),
@@ -37,7 +38,7 @@ def test_unpickling_a_message_imports_neither_vllm_nor_torch_when_the_process_is
     assert done.stdout.decode().strip() == f"{len(MESSAGES)} []"
 
 
-@pytest.mark.parametrize("message", MESSAGES[:4], ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("message", MESSAGES[:5], ids=lambda message: type(message).__name__)
 def test_message_survives_pickling(message: GenerateCall | Document | Chunk) -> None:
     assert pickle.loads(pickle.dumps(message)) == message
 

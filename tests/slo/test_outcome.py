@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from slo.errors import EngineFailed, Expired, Rejected, ReplicaLost, ServingError, Shed
+from slo.errors import EngineFailed, Expired, OverQuota, Rejected, ReplicaLost, ServingError, Shed
 from slo.outcome import Outcome, outcome_of
 
 
@@ -11,6 +11,7 @@ from slo.outcome import Outcome, outcome_of
     [
         (None, Outcome.COMPLETED),
         (Rejected("bad"), Outcome.REJECTED),
+        (OverQuota("used up", 1.0), Outcome.REJECTED),
         (Shed("full", 1.0), Outcome.SHED),
         (Expired("late"), Outcome.EXPIRED),
         (ReplicaLost("gone"), Outcome.REPLICA_LOST),
