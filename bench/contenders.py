@@ -21,7 +21,6 @@ from cli.cluster import answers, free_port
 from cli.config import config_for
 
 START_LIMIT_S = 600
-KV_CACHE_BYTES = 2**30
 BLOCK_TOKENS = 32
 MODEL = "bench"
 
@@ -33,21 +32,22 @@ class Engine:
     model_path: str
     slots: int
     threads: int
+    kv_cache_bytes: int = 2**30
 
 
 @contextlib.contextmanager
-def expresslane(engine: Engine, scheduler: dict[str, Any] | None = None) -> Iterator[Route]:
-    """Expresslane, whole: Ray Serve, HAProxy, ingress and one replica."""
+def expresslane(engine: Engine, settings: dict[str, Any] | None = None) -> Iterator[Route]:
+    """Expresslane, whole: Ray Serve, HAProxy, ingress and one replica. `settings`: further groups of its settings."""
     port = free_port()
     arguments: dict[str, Any] = {
         "model": {"source": engine.model_path, "names": [MODEL]},
         "engine": {
             "max_num_seqs": engine.slots,
-            "kv_cache_bytes": KV_CACHE_BYTES,
+            "kv_cache_bytes": engine.kv_cache_bytes,
             "block_tokens": BLOCK_TOKENS,
             "cpu_threads": engine.threads,
         },
-        "scheduler": scheduler or {},
+        **(settings or {}),
     }
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as directory:  # short: Ray keeps sockets in it
         config = Path(directory) / "serve.yaml"
@@ -68,7 +68,7 @@ def stock_vllm(engine: Engine, policy: str, scheduler_cls: str | None = None) ->
     port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--port", str(port)]
     command += ["--host", "127.0.0.1", "--model", engine.model_path, "--served-model-name", MODEL, "--enforce-eager"]
-    command += ["--max-num-seqs", str(engine.slots), "--kv-cache-memory-bytes", str(KV_CACHE_BYTES)]
+    command += ["--max-num-seqs", str(engine.slots), "--kv-cache-memory-bytes", str(engine.kv_cache_bytes)]
     command += ["--block-size", str(BLOCK_TOKENS), "--scheduling-policy", policy]
     if scheduler_cls is not None:
         command += ["--scheduler-cls", scheduler_cls]

@@ -67,7 +67,7 @@ def measure_step_ms(case: Case) -> tuple[float, float]:
 
 
 def make_steady_state(case: Case, scheduler_cls: type[Scheduler]) -> Scheduler:
-    shape = EngineShape(num_blocks=8000, max_num_seqs=NUM_RUNNING, token_budget=8192)
+    shape = EngineShape(num_blocks=8000, max_num_seqs=NUM_RUNNING, token_budget=8192, has_statistics=True)
     scheduler = build_scheduler(shape, scheduler_cls=scheduler_cls)
     driver = Driver(scheduler)
     num_paused = case.num_paused if scheduler_cls is PriorityScheduler else 0

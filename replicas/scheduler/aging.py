@@ -54,7 +54,8 @@ class Aging:
             self._count_as(request, self.book.own_class(request.request_id, class_of(request)))
             self.book.forget(request.request_id)
         else:
-            is_suspended = request.is_prefill_chunk and request.num_computed_tokens > 0
+            has_kv = request.num_computed_tokens > 0 or self._scheduler.swapping.is_swapped(request)
+            is_suspended = request.is_prefill_chunk and has_kv
             self._begin(request, is_suspended)
 
     def resume_wait(self, request_id: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from vllm.v1.core.sched.scheduler import Scheduler
+from typing import TYPE_CHECKING
+
 from vllm.v1.request import Request
+
+if TYPE_CHECKING:
+    from replicas.scheduler.scheduler import PriorityScheduler
 
 
 class KVBlocks:
     """Reads the block accounts of one scheduler."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: PriorityScheduler) -> None:
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
         self._block_sizes = tuple(m.block_size for m in self._manager.coordinator.single_type_managers)
@@ -59,4 +63,7 @@ class KVBlocks:
             return num_blocks, num_tokens, {}
         hit, num_hit_tokens, _ = self._manager.get_computed_blocks(request)
         shared = {b.block_id: b.ref_cnt for group in hit.blocks for b in group if b.ref_cnt > 0 and not b.is_null}
+        if self._scheduler.swapping.is_swapped(request):  # It computes nothing before its KV is back.
+            reserved = self._scheduler._inflight_prefill_reserved_blocks()
+            return num_blocks - len(shared) + reserved, 0, shared
         return num_blocks - len(shared), num_tokens - num_hit_tokens, shared

@@ -7,9 +7,11 @@ first that cannot be served ends the plan, as it ends the engine's own scan of t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from replicas.kv_swap.cost import Exit, ExitChoice
+from replicas.scheduler.exits import ExitPlan, Leaving
 from replicas.scheduler.victims import BlocksOf, FreedBlocks, choose_for_blocks, choose_for_slot
 from replicas.scheduler.views import Asker, Holder, Room, StepPlan, Yielding
 from slo.priority import PriorityClass
@@ -55,14 +57,25 @@ def plan_step(
     """Admit askers in their order while there is room, and make room where less urgent holders can yield.
 
     At most `settings.max_victims_per_step` running requests leave their slot. An asker that needs more gets them over
-    several steps; when all that outranks would not be enough, nobody yields. `list_holders` and `blocks_of` are only
-    called if somebody has to yield.
+    several steps; when all that outranks would not be enough, nobody yields. Where there is swap, those that give up KV
+    are swapped out, unless `exits` says otherwise; nobody yields when moving their KV would take too long.
+    `list_holders` and `blocks_of` are only called if somebody has to yield.
     """
     planning = _Planning(room, list_holders, blocks_of, settings)
     for asker in askers:
         if not planning.serve(asker):
             break
     return planning.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What room is made from: the state of the plan, or what it would be if the swapped-out let shared blocks go."""
+
+    room: Room
+    holders: list[Holder]
+    given_up: Counter[int]
+    releases_kept: bool = False
 
 
 class _Planning:
@@ -81,22 +94,32 @@ class _Planning:
         self._blocks_of = blocks_of
         self._settings = settings
         self._given_up: Counter[int] = Counter()
+        self._releases_kept = False
         self._kept: frozenset[int] = frozenset()
+        self._exit_plan = None if room.swap is None else ExitPlan(room.swap)
+        self._exits: dict[str, ExitChoice] = {}
         self._pause: list[str] = []
         self._recompute: list[str] = []
         self._reclaim: list[str] = []
+        self._swap: list[str] = []
         self._joins: list[Asker] = []
         self._ahead: set[str] = set()
+        self._refused: list[str] = []
 
     def serve(self, asker: Asker) -> bool:
         """Whether `asker` joins in this step; if not, those behind it do not either."""
-        asker = self._without_what_was_given_up(asker)
+        if asker.is_loading:
+            self._gain(slots=-min(1, max(0, self._room.slots)))  # Nobody less urgent gets the slot before it is ready.
+            return True
+        asker = _without_what_was_given_up(asker, self._given_up, self._kept)
         if self._has_room_for(asker):
             if self._room.tokens_for(asker.priority) <= 0:
                 return False
         else:
-            if not self._settings.enabled or not self._make_room(asker):
+            served = self._make_room(asker) if self._settings.enabled else None
+            if served is None:
                 return False
+            asker = served
             self._ahead.add(asker.request_id)
             if not self._has_room_for(asker):
                 return False
@@ -104,17 +127,13 @@ class _Planning:
         return True
 
     def result(self) -> StepPlan:
-        yielding = Yielding(tuple(self._pause), tuple(self._recompute), tuple(self._reclaim))
-        return StepPlan(yielding, tuple(self._joins), frozenset(self._ahead))
+        yielding = Yielding(
+            tuple(self._pause), tuple(self._recompute), tuple(self._reclaim), tuple(self._swap), self._exits
+        )
+        return StepPlan(yielding, tuple(self._joins), frozenset(self._ahead), tuple(self._refused), self._releases_kept)
 
     def _has_room_for(self, asker: Asker) -> bool:
         return self._room.slots > 0 and self._room.blocks_for_admission() >= asker.need_blocks
-
-    def _without_what_was_given_up(self, asker: Asker) -> Asker:
-        """A shared block whose holders have all yielded in this plan is a free block like others, and needed."""
-        lost = {b for b, num_holders in asker.shared_blocks.items() if self._given_up[b] >= num_holders} - self._kept
-        shared = {b: num_holders for b, num_holders in asker.shared_blocks.items() if b not in lost}
-        return replace(asker, need_blocks=asker.need_blocks + len(lost), shared_blocks=shared) if lost else asker
 
     def _join(self, asker: Asker) -> None:
         self._joins.append(asker)
@@ -122,64 +141,113 @@ class _Planning:
         self._kept |= asker.shared_blocks.keys()
         self._gain(slots=-1, blocks=-asker.need_blocks, tokens=-asker.need_tokens, num_running=1)
 
-    def _make_room(self, asker: Asker) -> bool:
-        """Let those yield who may go in this step; False, and nobody goes, when all together would not be enough."""
+    def _make_room(self, asker: Asker) -> Asker | None:
+        """Let those yield who may go in this step, and say what `asker` needs then; None, and nobody goes, when all
+        together would not be enough, or the moves would take too long."""
+        found = next(((g, a, h) for g, a, h in self._ways(asker) if h is not None), None)
+        if found is None:
+            return None
+        ground, asker, for_blocks = found
+        for_slot = None
+        if ground.room.slots + sum(not h.is_paused for h in for_blocks) <= 0:
+            for_slot = choose_for_slot((h for h in ground.holders if h not in for_blocks), asker)
+            if for_slot is None:
+                return None
+        going = (*for_blocks, *((for_slot,) if for_slot else ()))
+        if ground.room.tokens_for(asker.priority) + sum(h.decode_tokens for h in going) <= 0:
+            return None
+        can_pause = for_slot is not None and self._can_pause(for_slot)
+        exits = self._choose_exits(for_blocks if can_pause else going, ground)
+        if exits is None:
+            self._refused.append(asker.request_id)
+            return None
+        self._room, self._holders, self._given_up = ground.room, ground.holders, ground.given_up
+        self._releases_kept |= ground.releases_kept
+        self._give_up_kv(for_blocks, exits, self._freed_by(asker))
+        if for_slot is not None:
+            self._give_up_slot(for_slot, exits, self._freed_by(asker))
+        return asker
+
+    def _ways(self, asker: Asker) -> Iterator[tuple[_Ground, Asker, tuple[Holder, ...] | None]]:
+        """Whose KV makes room for `asker`, from the mildest way on: None where it cannot."""
+        for ground in self._grounds():
+            needs = _without_what_was_given_up(asker, ground.given_up, self._kept)
+            freed = FreedBlocks(self._blocks_of, self._kept | needs.shared_blocks.keys(), ground.given_up)
+            yield ground, needs, choose_for_blocks(ground.holders, needs, ground.room, freed)
+
+    def _grounds(self) -> Iterator[_Ground]:
+        """As things are; with the blocks that swapped-out requests keep; with nobody swapped who yields now, so that
+        blocks which victims share come free too."""
         if self._holders is None:
             self._holders = list(self._list_holders())
-        for_blocks = choose_for_blocks(self._holders, asker, self._room, self._freed_by(asker))
-        if for_blocks is None:
-            return False
-        for_slot = None
-        if self._room.slots + sum(not h.is_paused for h in for_blocks) <= 0:
-            for_slot = choose_for_slot((h for h in self._holders if h not in for_blocks), asker)
-            if for_slot is None:
-                return False
-        going = (*for_blocks, *((for_slot,) if for_slot else ()))
-        if self._room.tokens_for(asker.priority) + sum(h.decode_tokens for h in going) <= 0:
-            return False
-        self._give_up_kv(for_blocks, self._freed_by(asker))
-        if for_slot is not None:
-            self._give_up_slot(for_slot, self._freed_by(asker))
-        return True
+        ground = _Ground(self._room, self._holders, self._given_up)
+        yield ground
+        if ground.room.kept:
+            room = replace(ground.room, blocks=ground.room.blocks + ground.room.kept_alone_blocks, kept={})
+            room = replace(room, kept_alone_blocks=0)
+            ground = _Ground(room, ground.holders, ground.given_up + Counter(ground.room.kept), releases_kept=True)
+            yield ground
+        if ground.room.swap is not None:
+            yield replace(ground, holders=[replace(h, can_swap=False) for h in ground.holders])
+
+    def _choose_exits(self, going: Sequence[Holder], ground: _Ground) -> dict[str, ExitChoice] | None:
+        if self._exit_plan is None:
+            return {}
+        return self._exit_plan.choose([self._leaving(h, ground.given_up) for h in going if h.can_swap], can_refuse=True)
+
+    def _leaving(self, holder: Holder, given_up: Counter[int]) -> Leaving:
+        num_own = FreedBlocks(self._blocks_of, gone=given_up).num_own(holder)
+        return Leaving(holder.request_id, num_own, holder.num_computed_tokens)
 
     def _freed_by(self, asker: Asker) -> FreedBlocks:
         return FreedBlocks(self._blocks_of, self._kept | asker.shared_blocks.keys(), self._given_up)
 
-    def _give_up_kv(self, holders: Iterable[Holder], freed: FreedBlocks) -> None:
+    def _give_up_kv(self, holders: Iterable[Holder], exits: dict[str, ExitChoice], freed: FreedBlocks) -> None:
         for holder in holders:
+            choice = exits.get(holder.request_id)
+            is_swapped = choice is not None and choice.exit is Exit.SWAP
             if holder.is_paused:
                 self._reclaim.append(holder.request_id)
             elif self._can_take_a_victim():
-                self._recompute.append(holder.request_id)
+                (self._swap if is_swapped else self._recompute).append(holder.request_id)
                 self._gain(slots=1, tokens=holder.decode_tokens, num_running=-1)
             else:
                 continue
+            if choice is not None and self._exit_plan is not None:
+                self._exits[holder.request_id] = choice
+                self._exit_plan.take(self._leaving(holder, freed.given_up), choice)
+            num_before = freed.count
             freed.add(holder)
             self._gone(holder)
+            self._gain_blocks(freed.count - num_before, holder.growth_blocks if is_swapped else None)
         self._given_up = freed.given_up
-        self._gain_blocks(freed.count)
 
-    def _give_up_slot(self, holder: Holder, freed: FreedBlocks) -> None:
+    def _give_up_slot(self, holder: Holder, exits: dict[str, ExitChoice], freed: FreedBlocks) -> None:
         """The KV stays where it is if it can."""
-        if not (self._settings.pause and holder.can_pause):
-            self._give_up_kv((holder,), freed)
+        if not self._can_pause(holder):
+            self._give_up_kv((holder,), exits, freed)
         elif self._can_take_a_victim():
             self._pause.append(holder.request_id)
             self._gain(slots=1, blocks=holder.growth_blocks, tokens=holder.decode_tokens, num_running=-1)
             self._gone(holder)
 
+    def _can_pause(self, holder: Holder) -> bool:
+        return self._settings.pause and holder.can_pause
+
     def _can_take_a_victim(self) -> bool:
-        return len(self._pause) + len(self._recompute) < self._settings.max_victims_per_step
+        return len(self._pause) + len(self._recompute) + len(self._swap) < self._settings.max_victims_per_step
 
     def _gone(self, holder: Holder) -> None:
         assert self._holders is not None
         self._holders.remove(holder)
 
-    def _gain_blocks(self, num_blocks: int) -> None:
-        if self._room.defers_frees:
-            self._room = replace(self._room, freeing_blocks=self._room.freeing_blocks + num_blocks)
-        else:
-            self._gain(blocks=num_blocks)
+    def _gain_blocks(self, num_blocks: int, at_once: int | None) -> None:
+        """`at_once`: of a swapped victim, whose own blocks are free when they have been copied; None for others."""
+        if at_once is None:
+            at_once = 0 if self._room.defers_frees else num_blocks
+        num_later = num_blocks - at_once
+        self._room = replace(self._room, freeing_blocks=self._room.freeing_blocks + num_later)
+        self._gain(blocks=at_once)
 
     def _gain(self, slots: int = 0, blocks: int = 0, tokens: int = 0, num_running: int = 0) -> None:
         room = self._room
@@ -190,3 +258,10 @@ class _Planning:
             tokens=room.tokens + tokens,
             num_running=room.num_running + num_running,
         )
+
+
+def _without_what_was_given_up(asker: Asker, given_up: Counter[int], kept: frozenset[int]) -> Asker:
+    """A shared block whose holders have all yielded in this plan is a free block like others, and needed."""
+    lost = {b for b, num_holders in asker.shared_blocks.items() if given_up[b] >= num_holders} - kept
+    shared = {b: num_holders for b, num_holders in asker.shared_blocks.items() if b not in lost}
+    return replace(asker, need_blocks=asker.need_blocks + len(lost), shared_blocks=shared) if lost else asker

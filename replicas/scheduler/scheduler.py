@@ -1,14 +1,13 @@
 """vLLM's scheduler, with urgent requests first: the step, and what it does to requests.
 
-Owns the mechanism: the queues, and how a request is paused, reclaimed or sent back to be computed again. Who yields to
-whom is decided in `policy`. No vLLM method is copied: it acts before vLLM's own `schedule()` and through few override
-points; `tests/replicas/scheduler/test_contract.py` lists what it relies on.
+Owns the mechanism: the queues, and how a request is reclaimed, swapped out or sent back to be computed again. Who
+yields to whom is decided in `policy`. No vLLM method is copied: it acts before vLLM's own `schedule()` and through few
+override points; `tests/replicas/scheduler/test_contract.py` lists what it relies on.
 """
 
 from __future__ import annotations
 
 import time
-from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -16,8 +15,6 @@ from vllm.config import VllmConfig
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -29,15 +26,18 @@ from replicas.scheduler.eviction import EvictionByClass
 from replicas.scheduler.kv_blocks import KVBlocks
 from replicas.scheduler.pacing import Pacing
 from replicas.scheduler.policy import plan_step, plan_tokens
+from replicas.scheduler.recomputed import RecomputedTokens
 from replicas.scheduler.refusals import Refusals
+from replicas.scheduler.reporting import ReportingScheduler
 from replicas.scheduler.step_view import StepView, class_of
+from replicas.scheduler.swapping import Swapping
 from replicas.scheduler.victims import FreedBlocks, choose_reclaimed
 from replicas.scheduler.views import StepPlan
 
 _RUNNING_ORDER = attrgetter("is_prefill_chunk", "priority", "arrival_time")
 
 
-class PriorityScheduler(Scheduler):
+class PriorityScheduler(ReportingScheduler):
     """Give it to vLLM as `--scheduling-policy priority --scheduler-cls replicas.scheduler.PriorityScheduler`.
 
     The engine's core calls `schedule()` and `update_from_output()` in turn, in one thread. Where the engine schedules
@@ -57,11 +57,13 @@ class PriorityScheduler(Scheduler):
         check_configuration(vllm_config)
         self.settings = read_settings(vllm_config)
         super().__init__(vllm_config, *args, **kwargs)
-        self.waiting = ClassQueue()
+        self.waiting = ClassQueue(is_open=self._may_admit)
         self.kv_holding_waiting = ClassQueue(is_open=self._may_holder_go_first)
         self.kv_blocks = KVBlocks(self)
         self.eviction = EvictionByClass(self)
         self.preemption_counts = PreemptionCounts()
+        self.recomputed = RecomputedTokens()
+        self.swapping = Swapping(self)
         self.refusals = Refusals()
         self.aging = Aging(self)
         self.pacing = Pacing(self)
@@ -69,14 +71,17 @@ class PriorityScheduler(Scheduler):
         self._token_caps: dict[str, int] = {}
         self._victims_of_step: list[Request] = []
         self._has_engine_preempted = False
+        self._is_growth_short = False
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self.swapping.begin_step()
         self.aging.lift_due()
         self._order_running()
         self.max_num_scheduled_tokens = self.pacing.plan()
         self._plan_step(throttle_prefills)
         self._make_room()
         self._reclaim_for_growth()
+        self._leave_room()
         self._has_engine_preempted = False
         output = super().schedule(throttle_prefills)
         self._settle(output)
@@ -105,10 +110,13 @@ class PriorityScheduler(Scheduler):
 
     def _make_room(self) -> None:
         yielding = self._plan.yielding
+        self.swapping.plan(yielding.exits, self._plan.refused)
+        if self._plan.releases_kept:
+            self.swapping.release_kept()
         for request_id in yielding.reclaim:
             self._reclaim(self.requests[request_id])
-        for request_id in yielding.recompute:
-            self._recompute(self.requests[request_id])
+        for request_id in yielding.recompute + yielding.swap:
+            self._give_up_kv(self.requests[request_id])
         for request_id in yielding.pause:
             self._pause(self.requests[request_id])
 
@@ -121,11 +129,21 @@ class PriorityScheduler(Scheduler):
                 for holder in choose_reclaimed(holders, short_blocks, FreedBlocks(self.kv_blocks.held_by)):
                     self._reclaim(self.requests[holder.request_id])
 
+    def _leave_room(self) -> None:
+        """What vLLM must not give to waiting requests: slots of those that are being loaded, and, while running
+        requests cannot grow until copies in flight are done, blocks."""
+        self.swapping.reserve_slots(self.num_run_slots - len(self.running), len(self._plan.joins))
+        self._is_growth_short = self.swapping.is_freeing and StepView(self).room.blocks < 0
+
     def _settle(self, output: SchedulerOutput) -> None:
         """Victims join a queue only now, so that none resumes in the step in which it was preempted."""
         for request in self._victims_of_step:
             self._enqueue_waiting_request(request)
         self._victims_of_step.clear()
+        self._is_growth_short = False
+        self.swapping.end_step(output)
+        self.recomputed.note_step(output, self.requests)
+        self.preemption_counts.num_recomputed_tokens = self.recomputed.num_tokens
         self.aging.note_step(output)
         self._token_caps = {}
         self.eviction.note_scheduled(output)
@@ -144,85 +162,44 @@ class PriorityScheduler(Scheduler):
                 self.refusals.note(request.request_id, self.current_step)
                 self.preemption_counts.num_refused += 1
 
-    def _pause(self, request: Request) -> None:
-        """Take its run slot and leave its KV where it is; vLLM resumes it from `kv_holding_waiting` without copying.
-
-        Output of steps in flight is delivered when it arrives, and counts as stale until then: vLLM resumes no request
-        before that, so no position is sampled twice.
-        """
-        self._leave_slot(request)
-        self._inflight_prefills.discard(request)
-        request.status = RequestStatus.PREEMPTED
-        request.drop_stale_output = False
-        request.num_stale_output_tokens = request.num_in_flight_tokens
-        request.num_output_placeholders = 0
-        request.num_preemptions += 1
-        if self.log_stats:
-            request.record_event(EngineCoreEventType.PREEMPTED, time.monotonic())
-        self.reset_preempted_req_ids.add(request.request_id)
-        self.preemption_counts.add_paused(class_of(request))
-        self.aging.note_preemption(request)
-
-    def _recompute(self, request: Request) -> None:
-        """Take its run slot and its KV, as vLLM does when it runs out of KV."""
+    def _give_up_kv(self, request: Request) -> None:
+        """Take its run slot and its KV, as vLLM does when it runs out of KV; it is swapped out if that was planned."""
         self._leave_slot(request)
         self._preempt_request(request, time.monotonic(), drop_stale_output=self.requires_kv_delivery)
         self.waiting.remove_request(request)
 
-    def _leave_slot(self, request: Request) -> None:
-        self.running.remove(request)
-        # vLLM tells the V1 runner all tokens of a request only if it is not in this set, and the runner, which drops a
-        # preempted request from its batch, needs them.
-        self.prev_step_scheduled_req_ids.discard(request.request_id)
-        self._victims_of_step.append(request)
-
-    def _reclaim(self, request: Request) -> None:
-        """A paused request gives up its KV too, and waits to be computed again."""
-        self.preemption_counts.add_reclaimed(request.num_computed_tokens)
+    def _reclaim(self, request: Request, may_swap: bool = True) -> None:
+        """A paused request gives up its KV too, and waits for it to be loaded or computed again."""
+        self.recomputed.note_given_up(request)
+        if may_swap and self.swapping.secure(request):
+            self.preemption_counts.add_reclaimed_swapped(class_of(request))
+        else:
+            self.preemption_counts.add_reclaimed(class_of(request), request.num_computed_tokens)
         self.kv_holding_waiting.remove_request(request)
         self._free_request_blocks(request)
         request.num_computed_tokens = 0
         self._enqueue_waiting_request(request)
 
-    def can_pause(self, request: Request) -> bool:
-        """Whether `request` can keep its KV without a slot; what cannot is computed again.
-
-        Rejected draft tokens of steps in flight are not rolled back for a paused request, nor is output that vLLM has
-        already decided to drop. A connector, an encoder cache and the states of Mamba layers and pipeline stages follow
-        a request only while it runs or is freed.
-        """
-        sampling = request.sampling_params
-        return (
-            self._engine_can_pause
-            and sampling is not None
-            and sampling.prompt_logprobs is None
-            and request.num_stale_output_tokens == 0
-            and not request.has_encoder_inputs
-            and not request.resumable
-        )
-
-    @cached_property
-    def _engine_can_pause(self) -> bool:
-        return (
-            self.num_spec_tokens == 0
-            and self.num_sampled_tokens_per_step == 1
-            and self.connector is None
-            and self.ec_connector is None
-            and self.aux_output_connector is None
-            and not self.use_pp
-            and not self.is_encoder_decoder
-            and not self.has_mamba_layers
-            and not self.prefix_replay_tokens
-        )
-
     def _may_holder_go_first(self) -> bool:
         """vLLM admits waiting requests that hold KV before all others. Here a more urgent one, if the plan admits it or
         makes room for it, goes before them; one that cannot run yet does not hold them up. No plan, no such one."""
-        if not len(self.waiting):
-            return True
+        if self._is_growth_short or not len(self.waiting):
+            return not self._is_growth_short
         first = self.waiting.peek_request()
         is_outranked = class_of(first).outranks(class_of(self.kv_holding_waiting.peek_request()))
         return not (is_outranked and first.request_id in self._plan.ahead)
+
+    def _may_admit(self) -> bool:
+        return not self._is_growth_short
+
+    @property
+    def max_num_active_reqs(self) -> int:
+        """Run slots that vLLM may fill: without those kept for requests whose KV is on its way in."""
+        return self.num_run_slots - self.swapping.num_reserved_slots
+
+    @max_num_active_reqs.setter
+    def max_num_active_reqs(self, num_run_slots: int) -> None:
+        self.num_run_slots = num_run_slots
 
     def add_request(self, request: Request) -> None:
         """Clamp the priority to a class: wherever vLLM compares priorities, it then compares classes."""
@@ -248,9 +225,14 @@ class PriorityScheduler(Scheduler):
         return cap
 
     def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
-        """Count it; vLLM calls this when a running request cannot grow, and for a reset of the prefix cache."""
+        """Secure its KV if that is right, and count it; vLLM calls this when a running request cannot grow, and for a
+        reset of the prefix cache, after which KV from before must not be used (`drop_stale_output`)."""
         self._has_engine_preempted = True
-        self.preemption_counts.add_recomputed(class_of(request), request.num_computed_tokens)
+        self.recomputed.note_given_up(request)
+        if not drop_stale_output and self.swapping.secure(request):
+            self.preemption_counts.add_swapped(class_of(request))
+        else:
+            self.preemption_counts.add_recomputed(class_of(request), request.num_computed_tokens)
         super()._preempt_request(request, timestamp, drop_stale_output)
         self.aging.note_preemption(request)
         self.aging.begin_wait(request)
@@ -261,6 +243,8 @@ class PriorityScheduler(Scheduler):
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         self.aging.forget(request)
+        self.swapping.forget(request)
+        self.recomputed.forget(request)
         return super()._free_request(request, delay_free_blocks)
 
     def _free_request_blocks(self, request: Request) -> None:
@@ -269,11 +253,24 @@ class PriorityScheduler(Scheduler):
         super()._free_request_blocks(request)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Paused requests hold blocks too: with `reset_running_requests` they give them up like the running ones."""
+        """Paused requests hold blocks too: with `reset_running_requests` they give them up like the running ones.
+
+        KV that was swapped out is not used after a reset either. A load in flight stands in the way of one, as in vLLM,
+        where it is an error; here nothing is reset then, as when a request runs, and the caller may ask again.
+        """
+        self.swapping.begin_step()
         if reset_running_requests:
             for request in StepView(self).paused:
-                self._reclaim(request)
-        is_reset = super().reset_prefix_cache(reset_running_requests, reset_connector)
+                self._reclaim(request, may_swap=False)
+        can_reset = True
+        if reset_running_requests or not (self.running or len(self.kv_holding_waiting)):
+            can_reset = self.swapping.reset()
+        try:
+            is_reset = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        except RuntimeError:
+            if can_reset:
+                raise
+            is_reset = False
         self.eviction.note_reset()
         return is_reset
 
@@ -283,6 +280,8 @@ class PriorityScheduler(Scheduler):
         self.kv_holding_waiting.check_invariants()
         self.aging.check_invariants()
         self.eviction.check_invariants()
+        self.swapping.check_invariants()
+        self.statistics.check_invariants()
         assert not self._victims_of_step
         places = [r.request_id for r in (*self.running, *self.waiting, *self.kv_holding_waiting)]
         assert len(places) == len(set(places)), f"a request is in two places: {sorted(places)}"

@@ -69,6 +69,12 @@ class StepCost:
         """What a step of this shape takes."""
         return float(_row(shape) @ self._per_unit)
 
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """How fast prompt tokens are computed beside what a step costs anyway; None while it is not known."""
+        per_token_ms = float(self._per_unit[1] / _SCALE[1])
+        return 1e3 / per_token_ms if self.is_known and per_token_ms > 0 else None
+
     def prefill_tokens_within(self, limit_ms: float, num_decodes: int, context_tokens: int) -> int:
         """The most prefill tokens that a step of at most `limit_ms` has room for beside its decodes; 0 if none."""
         per_token_ms = float(self._per_unit[1] / _SCALE[1])

@@ -60,7 +60,9 @@ class StepView:
         for request in heapq.merge(*queues, key=_LEVEL_OF):
             if self.lowest_held is None or not class_of(request).outranks(self.lowest_held):
                 return
-            if scheduler.refusals.may_ask(request.request_id, step) and self._can_run(request):
+            if self._is_loading(request):
+                yield Asker(request.request_id, class_of(request), need_blocks=0, need_tokens=0, is_loading=True)
+            elif scheduler.refusals.may_ask(request.request_id, step) and self._can_run(request):
                 need_blocks, need_tokens, shared = self._kv.need_of(request)
                 need_tokens = min(need_tokens, scheduler.pacing.max_chunk(request))
                 yield Asker(request.request_id, class_of(request), need_blocks, need_tokens, shared)
@@ -77,6 +79,7 @@ class StepView:
                 decode_tokens=0 if r.is_prefill_chunk else scheduler.pacing.decode_tokens,
                 can_pause=scheduler.can_pause(r),
                 can_yield=not r.resumable and scheduler.aging.can_be_preempted(r),
+                can_swap=scheduler.swapping.can_swap(r),
             )
             for r in scheduler.running
         ]
@@ -91,7 +94,7 @@ class StepView:
         if scheduler.running:
             if self._kv.num_free >= self._kv.most_growth(len(scheduler.running), scheduler.max_num_scheduled_tokens):
                 return 0, []
-            short_blocks = -self.room.blocks
+            short_blocks = -self.room.blocks - self.room.freeing_blocks
             return short_blocks, self.list_holders() if short_blocks > 0 else []
         first = next(filter(self._can_run, scheduler.kv_holding_waiting), None)
         if first is None:
@@ -100,8 +103,16 @@ class StepView:
         return need_blocks - self._kv.num_free, [h for h in self.list_paused() if h.request_id != first.request_id]
 
     def list_paused(self) -> list[Holder]:
+        scheduler = self._scheduler
         return [
-            Holder(r.request_id, class_of(r), r.arrival_time, r.num_computed_tokens, is_paused=True)
+            Holder(
+                request_id=r.request_id,
+                priority=class_of(r),
+                arrival_s=r.arrival_time,
+                num_computed_tokens=r.num_computed_tokens,
+                is_paused=True,
+                can_swap=scheduler.swapping.can_swap(r),
+            )
             for r in self.paused
         ]
 
@@ -123,16 +134,20 @@ class StepView:
         prefill_tokens = dict.fromkeys(PriorityClass, 0)
         for prefill in self.prefills:
             prefill_tokens[prefill.priority] += prefill.want_tokens
+        kept, num_kept_alone = scheduler.swapping.kept_blocks()
         num_slots_taken = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
         return Room(
-            slots=scheduler.max_num_active_reqs - num_slots_taken,
+            slots=scheduler.num_run_slots - num_slots_taken,
             blocks=self._kv.num_free - sum(self._growth.values()),
-            freeing_blocks=self._kv.num_freeing,
+            freeing_blocks=self._kv.num_freeing + scheduler.swapping.num_freeing,
             defers_frees=scheduler.defer_block_free,
             tokens=self._tokens_beside_decodes,
             prefill_tokens=prefill_tokens,
             num_running=len(scheduler.running),
             watermark_blocks=self._kv.watermark,
+            swap=scheduler.swapping.terms(),
+            kept=kept,
+            kept_alone_blocks=num_kept_alone,
         )
 
     @property
@@ -159,10 +174,16 @@ class StepView:
     def _running_loras(self) -> set[int]:
         return {r.lora_request.lora_int_id for r in self._scheduler.running if r.lora_request}
 
+    def _is_loading(self, request: Request) -> bool:
+        is_waiting_for_kv = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        return is_waiting_for_kv and request.request_id not in self._scheduler.finished_recving_kv_req_ids
+
     def _can_run(self, request: Request) -> bool:
         """Whether only a lack of room keeps a waiting request from running."""
         scheduler = self._scheduler
         if request.num_stale_output_tokens and not request.drop_stale_output:
+            return False
+        if scheduler.swapping.is_leaving(request):
             return False
         lora_config = scheduler.lora_config
         if lora_config and request.lora_request and len(self._running_loras) >= lora_config.max_loras:

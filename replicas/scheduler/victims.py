@@ -34,18 +34,29 @@ class FreedBlocks:
         self._kept = frozenset(kept)
         self.given_up: Counter[int] = Counter(gone)
         self.count = 0
+        self._given: dict[str, list[tuple[int, int]]] = {}
 
     def add(self, holder: Holder) -> None:
         self.count += holder.growth_blocks
-        for block, num_holders in self._blocks_of(holder.request_id).items():
+        given = self._given[holder.request_id] = self._given_by(holder)
+        for block, num_holders in given:
             self.given_up[block] += 1
             self.count += self.given_up[block] == num_holders and block not in self._kept
 
     def drop(self, holder: Holder) -> None:
         self.count -= holder.growth_blocks
-        for block, num_holders in self._blocks_of(holder.request_id).items():
+        for block, num_holders in self._given.pop(holder.request_id):
             self.count -= self.given_up[block] == num_holders and block not in self._kept
             self.given_up[block] -= 1
+
+    def num_own(self, holder: Holder) -> int:
+        """Blocks that nobody else holds any more: what a swap would copy."""
+        return sum(n - self.given_up[block] == 1 for block, n in self._blocks_of(holder.request_id).items())
+
+    def _given_by(self, holder: Holder) -> list[tuple[int, int]]:
+        """All that it holds; of one that may be swapped, which keeps what it shares, only what is its own."""
+        blocks = self._blocks_of(holder.request_id).items()
+        return [(block, n) for block, n in blocks if not holder.can_swap or n - self.given_up[block] == 1]
 
 
 def choose_for_blocks(

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from replicas.kv_swap.cost import ExitChoice
+from replicas.scheduler.exits import SwapTerms
 from slo.priority import PriorityClass
 
 
@@ -27,6 +29,8 @@ class Holder:
     is_paused: bool = False
     can_pause: bool = True
     can_yield: bool = True
+    can_swap: bool = False
+    """Whether its own KV can be copied out when it gives it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,8 @@ class Asker:
     shared_blocks: Mapping[int, int] = field(default_factory=dict)
     """Cached blocks of its sequence that other requests hold, and how many hold each: not in `need_blocks`, and not won
     by preempting those."""
+    is_loading: bool = False
+    """Whether its KV is on its way in: it has its blocks, and takes a run slot in a step or two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,12 @@ class Room:
     num_running: int
     watermark_blocks: int
     """Blocks that admission leaves free for the growth of the running requests, as long as there are any."""
+    swap: SwapTerms | None = None
+    """None where there is no swap: who gives up KV is computed again."""
+    kept: Mapping[int, int] = field(default_factory=dict)
+    """Shared blocks that swapped-out requests keep on the device, and how many keep each."""
+    kept_alone_blocks: int = 0
+    """How many of them nobody else holds: free if the swapped-out let go."""
 
     def tokens_for(self, priority: PriorityClass) -> int:
         """Tokens left for a waiting request once the running prefills it does not outrank have had theirs."""
@@ -79,11 +91,15 @@ class Yielding:
     pause: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
     reclaim: tuple[str, ...] = ()
+    swap: tuple[str, ...] = ()
+    exits: Mapping[str, ExitChoice] = field(default_factory=dict)
+    """What becomes of the KV of those that give it up, where there is swap: of those in `recompute` and `swap`, and of
+    the reclaimed. One that is not in it cannot be swapped."""
 
     @property
     def victims(self) -> tuple[str, ...]:
         """Those that lose their run slot. A reclaimed one had lost it before."""
-        return self.pause + self.recompute
+        return self.pause + self.recompute + self.swap
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +110,7 @@ class StepPlan:
     joins: tuple[Asker, ...] = ()
     ahead: frozenset[str] = frozenset()
     """The ids of `joins`, and of the one that room is still being made for."""
+    refused: tuple[str, ...] = ()
+    """Askers for which nobody yields, since moving the KV is estimated above the limit."""
+    releases_kept: bool = False
+    """Whether the swapped-out let go of the shared blocks that they keep: nothing else would make room."""

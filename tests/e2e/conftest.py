@@ -1,4 +1,4 @@
-"""One deployment of the whole application with the tiny model, shared by every test here.
+"""One deployment of the whole application with the tiny model, shared by every test here that needs none of its own.
 
 It is started as a user starts it, by `expresslane serve`, with ports and files of its own, and ended with Ctrl-C's
 signal; what is left of its processes then fails the run.
@@ -6,6 +6,7 @@ signal; what is left of its processes then fails the run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -33,13 +34,16 @@ MODEL = "tiny"
 SLOTS = 4
 MAX_MODEL_LEN = 1024
 MAX_BODY_BYTES = 1_000_000
+PERIOD_S = 0.5
+"""Of the controller: fast, so that tests need not wait."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """A running application, and where its processes write their logs."""
+    """A running application, where its processes write their logs, and Ray's dashboard."""
 
     url: str
+    dashboard_url: str
     log_dir: Path
     process: psutil.Process
 
@@ -70,39 +74,76 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.fixture(scope="session")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    """The application with the tiny model, four run slots, float32."""
-    directory = tmp_path_factory.mktemp("e2e")
-    port = free_port()
-    config = directory / "serve.yaml"
-    config.write_text(yaml.safe_dump(_config(make_tiny_model(directory / MODEL), port)))
-    output = directory / "output"
+@contextlib.contextmanager
+def running_application(directory: Path, config: dict[str, Any]) -> Iterator[Application]:
+    """The application of `config`, started and ended as a user does it; keeps its files in `directory`."""
+    file, output = directory / "serve.yaml", directory / "output"
+    file.write_text(yaml.safe_dump(config))
     with tempfile.TemporaryDirectory(prefix="xl", dir="/tmp") as ray_dir:  # short: Ray keeps sockets in it
-        with output.open("w") as file:
-            command = [sys.executable, "-m", "cli.main", "serve", "--config", str(config)]
+        with output.open("w") as written:
+            command = [sys.executable, "-m", "cli.main", "serve", "--config", str(file)]
             environment = {**os.environ, "RAY_TMPDIR": ray_dir}
-            process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+            process = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
         try:
             wait_until(
                 lambda: "is ready on" in output.read_text() or process.poll() is not None, "ready", START_LIMIT_S
             )
             assert process.poll() is None, output.read_text()
-            logs = re.search(r"Logs: (\S+)", output.read_text())
-            assert logs is not None
-            yield Application(f"http://127.0.0.1:{port}", Path(logs[1]), psutil.Process(process.pid))
+            yield _application(output.read_text(), process.pid)
             started = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=120) == 0, output.read_text()
             assert not alive(started), f"left running: {alive(started)}"
             assert not list(Path("/tmp").glob(f"xl-{process.pid}-*"))
         finally:
-            if process.poll() is None:
-                process.kill()
+            _end(process)
 
 
-def _config(model: Path, port: int) -> dict[str, Any]:
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends what a failed test has left."""
+    if process.poll() is not None:
+        return
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=60)
+    for left in (*alive(started), process):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            left.kill()
+    process.wait(timeout=60)
+
+
+def _application(announced: str, pid: int) -> Application:
+    url, dashboard, logs = (
+        re.search(rf"{what} (\S+?),?( |$)", announced, re.MULTILINE)
+        for what in ("is ready on", "Ray's dashboard, on the loopback alone:", "Logs:")
+    )
+    assert url is not None
+    assert dashboard is not None
+    assert logs is not None
+    return Application(url[1], dashboard[1], Path(logs[1]), psutil.Process(pid))
+
+
+@pytest.fixture(scope="session")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    """The application with the tiny model, four run slots, float32; its controller looks twice a second."""
+    directory = tmp_path_factory.mktemp("e2e")
     arguments = {
+        **tiny_engine(make_tiny_model(directory / MODEL)),
+        "ingress": {"max_body_bytes": MAX_BODY_BYTES},
+        "classification": {
+            "headers": [{"header": "X-Gateway-Objective", "values": {"chat": "P0", "nightly": "P2"}}],
+            "rules": [{"priority": "P2", "streamed": False, "min_max_tokens": 500}],
+        },
+        "autoscale": {"period_s": PERIOD_S, "window_s": 3 * PERIOD_S, "stale_after_s": 10 * PERIOD_S},
+    }
+    with running_application(directory, config_for(arguments, free_port())) as started:
+        yield started
+
+
+def tiny_engine(model: Path) -> dict[str, Any]:
+    """Settings of an engine with the tiny model: four run slots, float32."""
+    return {
         "model": {"source": str(model), "names": [MODEL, "tiny-alias"]},
         "engine": {
             "max_num_seqs": SLOTS,
@@ -111,13 +152,7 @@ def _config(model: Path, port: int) -> dict[str, Any]:
             "kv_cache_bytes": 64 * 2**20,
             "tool_call_parser": "hermes",
         },
-        "ingress": {"max_body_bytes": MAX_BODY_BYTES},
-        "classification": {
-            "headers": [{"header": "X-Gateway-Objective", "values": {"chat": "P0", "nightly": "P2"}}],
-            "rules": [{"priority": "P2", "streamed": False, "min_max_tokens": 500}],
-        },
     }
-    return config_for(arguments, port)
 
 
 @pytest.fixture(scope="session")

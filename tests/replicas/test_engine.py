@@ -1,11 +1,14 @@
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from replicas.engine import SCHEDULER_CLS, engine_arguments, engine_environment
-from slo.settings import EngineSettings, SchedulerSettings
+from slo.settings import EngineSettings, SchedulerSettings, SwapSettings
 from slo.settings.serving import OWN_ENGINE_ARGS
+from tests.tiny_model import make_tiny_model
 
 SCHEDULER = SchedulerSettings()
 EVERYTHING = EngineSettings(
@@ -83,6 +86,41 @@ def test_engine_arguments_carry_enforce_eager_when_it_is_set(asked: bool, cpu: b
 
 def test_engine_arguments_are_those_that_extra_args_may_not_hold() -> None:
     assert arguments_of(EVERYTHING, cpu=True).keys() - {"seed"} == OWN_ENGINE_ARGS
+
+
+@pytest.mark.parametrize("swap", [None, SwapSettings(host_bytes=0)])
+def test_engine_arguments_bring_no_connector_without_swap(swap: SwapSettings | None) -> None:
+    arguments = engine_arguments("/models/tiny", ("tiny",), EngineSettings(), SCHEDULER, True, swap)
+    assert "kv_transfer_config" not in arguments
+
+
+def test_engine_arguments_bring_the_swap_connector_with_its_settings() -> None:
+    swap = SwapSettings(host_bytes=2**20, max_move_ms=7)
+    arguments = engine_arguments("/models/tiny", ("tiny",), EngineSettings(), SCHEDULER, True, swap)
+    transfer = arguments["kv_transfer_config"]
+    assert transfer["kv_role"] == "kv_producer"
+    assert transfer["kv_load_failure_policy"] == "recompute"
+    assert SwapSettings(**json.loads(json.dumps(transfer["kv_connector_extra_config"]))) == swap
+
+
+def test_engine_arguments_refuse_a_second_connector() -> None:
+    other = EngineSettings(extra_args={"kv_transfer_config": {"kv_connector": "NixlConnector"}})
+    with pytest.raises(ValueError, match=r"set swap\.host_bytes to 0"):
+        engine_arguments("/models/tiny", ("tiny",), other, SCHEDULER, True, SwapSettings(host_bytes=2**20))
+    alone = engine_arguments("/models/tiny", ("tiny",), other, SCHEDULER, True, SwapSettings(host_bytes=0))
+    assert alone["kv_transfer_config"] == {"kv_connector": "NixlConnector"}
+
+
+def test_engine_arguments_of_swap_become_vllm_s_transfer_config(tmp_path: Path) -> None:
+    from vllm.config import KVTransferConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    model = make_tiny_model(tmp_path)
+    swap = SwapSettings(host_bytes=2**20)
+    arguments = engine_arguments(str(model), ("tiny",), EngineSettings(dtype="float32"), SCHEDULER, True, swap)
+    config = AsyncEngineArgs(**arguments).create_engine_config()
+    assert isinstance(config.kv_transfer_config, KVTransferConfig)
+    assert config.kv_transfer_config.kv_connector == "SwapConnector"
 
 
 def test_engine_arguments_are_all_known_to_vllm() -> None:

@@ -1,14 +1,30 @@
+"""Mutations tried by hand, each found by a test here: the role, an empty end, the usage or `[DONE]` taken for a token;
+another choice's token taken for the first one's."""
+
 import json
 import pickle
 from typing import Any, Self
 
 import pytest
 from pydantic import BaseModel, ValidationError, model_validator
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.serve.engine.protocol import ErrorInfo
+from vllm.entrypoints.generate.base.protocol import DeltaFunctionCall, DeltaMessage, DeltaToolCall
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponseStreamChoice,
+    ChatCompletionStreamResponse,
+)
+from vllm.entrypoints.openai.completion.protocol import CompletionResponseStreamChoice, CompletionStreamResponse
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, UsageInfo
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
-from replicas.openai import _ERROR_EVENT, ENGINE_OVERLOAD_RETRY_S, _from_event, from_validation_error, to_serving_error
+from replicas.openai import (
+    _ERROR_EVENT,
+    ENGINE_OVERLOAD_RETRY_S,
+    _from_event,
+    from_validation_error,
+    has_tokens,
+    to_serving_error,
+)
 from slo.errors import EngineFailed, Rejected, RejectReason, ServingError, Shed
 
 MESSAGES = [{"role": "user", "content": "x"}]
@@ -135,3 +151,63 @@ def test_from_event_reads_an_error_event_as_json_dumps_writes_it() -> None:
     events = "data: " + json.dumps({"error": info}) + "\n\n"
     assert events.startswith(_ERROR_EVENT)
     assert type(_from_event(events)) is EngineFailed
+
+
+def chat_event(delta: DeltaMessage, index: int = 0, **choice: Any) -> str:
+    """An event as vLLM's chat stream makes one."""
+    choices = [ChatCompletionResponseStreamChoice(index=index, delta=delta, logprobs=None, **choice)]
+    chunk = ChatCompletionStreamResponse(id="id", created=1, choices=choices, model="tiny")
+    return f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
+
+
+def completion_event(text: str, index: int = 0, **choice: Any) -> str:
+    choices = [CompletionResponseStreamChoice(index=index, text=text, logprobs=None, **choice)]
+    chunk = CompletionStreamResponse(id="id", created=1, choices=choices, model="tiny")
+    return f"data: {chunk.model_dump_json(exclude_unset=True)}\n\n"
+
+
+def usage_events() -> list[str]:
+    usage = UsageInfo(prompt_tokens=1, completion_tokens=2, total_tokens=3)
+    chat = ChatCompletionStreamResponse(id="id", created=1, choices=[], model="tiny", usage=usage)
+    completion = CompletionStreamResponse(id="id", created=1, choices=[], model="tiny", usage=usage)
+    texts = (
+        chat.model_dump_json(exclude_unset=True, exclude_none=True),
+        completion.model_dump_json(exclude_unset=False, exclude_none=True),
+    )
+    return [f"data: {text}\n\n" for text in texts]
+
+
+CALL_DELTA = DeltaMessage(tool_calls=[DeltaToolCall(index=0, function=DeltaFunctionCall(arguments='{"content":""'))])
+WITH_TOKENS = {
+    "content": chat_event(DeltaMessage(content=" Paris"), finish_reason=None),
+    "last content": chat_event(DeltaMessage(content="."), finish_reason="length", stop_reason=None),
+    "space": chat_event(DeltaMessage(content=" ")),
+    "reasoning": chat_event(DeltaMessage(reasoning="so")),
+    "tool call": chat_event(CALL_DELTA),
+    "text": completion_event(" Paris", finish_reason=None),
+    "last text": completion_event(".", finish_reason="stop", stop_reason=None),
+    "text that looks like an empty delta": completion_event('{"content":"","text":"","delta":{}}'),
+    "content that looks like another choice": chat_event(DeltaMessage(content='"choices":[{"index":1,')),
+}
+WITHOUT_TOKENS = {
+    "role": chat_event(DeltaMessage(role="assistant", content=""), finish_reason=None),
+    "end of text": chat_event(DeltaMessage(content=""), finish_reason="stop", stop_reason=None),
+    "end of a tool call": chat_event(DeltaMessage(), finish_reason="tool_calls"),
+    "end of a completion": completion_event("", finish_reason="stop"),
+    "second choice": chat_event(DeltaMessage(content=" Paris"), index=1),
+    "second prompt": completion_event(" Paris", index=1),
+    "second choice that looks like the first": chat_event(DeltaMessage(content='"choices":[{"index":0,'), index=1),
+    "usage of a chat": usage_events()[0],
+    "usage of a completion": usage_events()[1],
+    "done": "data: [DONE]\n\n",
+}
+
+
+@pytest.mark.parametrize("event", WITH_TOKENS)
+def test_has_tokens_holds_for_what_vllm_sends_when_there_is_something_to_read(event: str) -> None:
+    assert has_tokens(WITH_TOKENS[event])
+
+
+@pytest.mark.parametrize("event", WITHOUT_TOKENS)
+def test_has_tokens_does_not_hold_for_what_vllm_sends_beside_the_text(event: str) -> None:
+    assert not has_tokens(WITHOUT_TOKENS[event])

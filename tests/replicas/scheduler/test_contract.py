@@ -53,6 +53,7 @@ CALLED = [
     (Scheduler, "_handle_blocked_waiting_request", ["self", "request"]),
     (Scheduler, "_holds_kv_blocks", ["request"]),
     (Scheduler, "_request_remaining_blocks", ["self", "request"]),
+    (Scheduler, "_inflight_prefill_reserved_blocks", ["self"]),
     (
         Scheduler,
         "_mamba_block_aligned_split",

@@ -165,7 +165,7 @@ def test_eviction_has_the_right_class_when_a_request_was_preempted() -> None:
     driver = make_driver()
     standard, _ = (driver.add(c.name, c, prompt_of(c.name, 10), max_tokens=50) for c in (P1, P2))
     driver.steps(2)
-    driver.scheduler._recompute(standard)
+    driver.scheduler._give_up_kv(standard)
     driver.abort("P2")
     assert eviction_order(driver) == ["P2"] * 10 + ["P1"] * 10
     driver.run_to_end()

@@ -46,7 +46,7 @@ def driver(monkeypatch, second_spec) -> Driver:
         KVCacheGroupSpec(["sliding"], second_spec),
     ]
     kv_config = KVCacheConfig(num_blocks=NUM_BLOCKS, kv_cache_groups=groups, kv_cache_tensors=[])
-    monkeypatch.setattr(build, "_make_kv_config", lambda _: kv_config)
+    monkeypatch.setattr(build, "make_kv_config", lambda _: kv_config)
     return Driver(build_scheduler(EngineShape(num_blocks=NUM_BLOCKS, max_num_seqs=2, token_budget=64)))
 
 

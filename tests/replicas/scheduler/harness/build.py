@@ -7,17 +7,21 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
-from vllm.config import CacheConfig, DeviceConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor
 from vllm.v1.structured_output import StructuredOutputManager
 
+from replicas.kv_swap.configuration import transfer_config
 from replicas.scheduler import PriorityScheduler
+from replicas.snapshot_codec import ask_for_statistics
 from slo.settings.scheduling import SchedulerSettings
+from slo.settings.swap import SwapSettings
 
 MAX_MODEL_LEN = 4096
 
@@ -47,6 +51,16 @@ class EngineShape:
     is_async: bool = False
     is_v2: bool = False
     watermark: float = 0.0
+    has_statistics: bool = False
+    """As in a replica, which asks the scheduler for them."""
+    swap: SwapSettings | None = None
+    """With `host_bytes` set; None: no connector."""
+    num_workers: int = 1
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, in each worker."""
+        return _spec_of(self).page_size_bytes
 
 
 def build_scheduler(
@@ -58,11 +72,11 @@ def build_scheduler(
     config = make_config(shape, settings)
     scheduler = scheduler_cls(
         vllm_config=config,
-        kv_cache_config=_make_kv_config(shape),
+        kv_cache_config=make_kv_config(shape),
         structured_output_manager=StructuredOutputManager(config),
         block_size=shape.block_size,
         hash_block_size=shape.block_size,
-        log_stats=False,
+        log_stats=shape.has_statistics,
     )
     # Which shape of output the scheduler makes for the worker. The CPU backend itself always has the V1 runner.
     scheduler.use_v2_model_runner = shape.is_v2
@@ -89,12 +103,19 @@ def make_config(shape: EngineShape, settings: SchedulerSettings | None = None, p
             enable_prefix_caching=shape.prefix_cache,
         ),
         device_config=DeviceConfig("cpu"),
-        additional_config=settings.as_additional_config() if settings else {},
+        additional_config=_additional_config(shape, settings),
+        kv_transfer_config=KVTransferConfig(**transfer_config(shape.swap)) if shape.swap else None,
     )
+    config.parallel_config.world_size = shape.num_workers
     config.cache_config.num_gpu_blocks = shape.num_blocks
     # The CPU platform switches it off; the scheduler must be right with it all the same.
     config.scheduler_config.async_scheduling = shape.is_async
     return config
+
+
+def _additional_config(shape: EngineShape, settings: SchedulerSettings | None) -> dict[str, Any]:
+    additional = settings.as_additional_config() if settings else {}
+    return ask_for_statistics(additional) if shape.has_statistics else additional
 
 
 @cache
@@ -106,8 +127,12 @@ def _model_config() -> ModelConfig:
         )
 
 
-def _make_kv_config(shape: EngineShape) -> KVCacheConfig:
-    spec = FullAttentionSpec(block_size=shape.block_size, num_kv_heads=1, head_size=2, dtype=torch.float16)
+def _spec_of(shape: EngineShape) -> FullAttentionSpec:
+    return FullAttentionSpec(block_size=shape.block_size, num_kv_heads=1, head_size=2, dtype=torch.float16)
+
+
+def make_kv_config(shape: EngineShape) -> KVCacheConfig:
+    spec = _spec_of(shape)
     block_bytes = spec.page_size_bytes
     num_bytes = shape.num_blocks * block_bytes
     tensor = KVCacheTensor(size=num_bytes, layers=["layer"], layer_stride=num_bytes, block_stride=block_bytes)

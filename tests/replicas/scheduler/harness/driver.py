@@ -15,8 +15,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from replicas.kv_swap.connector import SwapConnector
 from replicas.scheduler import PriorityScheduler
 from slo.priority import PriorityClass
+from tests.replicas.scheduler.harness.swap import SwapRanks
 from tests.replicas.scheduler.harness.worker import SymbolicWorker
 
 
@@ -54,11 +56,16 @@ class Driver:
     """How long the step lasts that computes this, instead."""
     now_s: float = 0.0
     worker: SymbolicWorker = field(init=False)
+    swap: SwapRanks | None = field(init=False, default=None)
+    """The workers' side of KV swap, where the scheduler has a connector."""
     _in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        blocks = self.scheduler.kv_cache_config.num_blocks
-        self.worker = SymbolicWorker(blocks, self.scheduler.block_size, self.scheduler.use_v2_model_runner)
+        scheduler, num_ranks = self.scheduler, self.scheduler.vllm_config.parallel_config.world_size
+        blocks = scheduler.kv_cache_config.num_blocks
+        self.worker = SymbolicWorker(blocks, scheduler.block_size, scheduler.use_v2_model_runner, num_ranks)
+        if scheduler.connector is not None:
+            self.swap = SwapRanks(scheduler.vllm_config, scheduler.kv_cache_config, self.worker.kv)
         if isinstance(self.scheduler, PriorityScheduler):
             self.scheduler.aging.clock = self.scheduler.pacing.clock = lambda: self.now_s
 
@@ -98,7 +105,7 @@ class Driver:
         step = Step(output, running_before, frozenset(output.preempted_req_ids or ()))
         self._check_step(step, decodes)
         self.check(step)
-        self._in_flight.append((output, self.worker.run(output)))
+        self._in_flight.append((output, self._compute(output)))
         self.now_s += self.step_s if self.cost_s is None else self.cost_s(output)
         if len(self._in_flight) >= self.depth or not output.total_num_scheduled_tokens:
             self._deliver()
@@ -117,6 +124,9 @@ class Driver:
             else:
                 self._deliver()
             assert len(steps) < max_steps, f"live lock: {self.scheduler.get_request_counts()} running and waiting"
+        while self.scheduler.connector is not None and self.scheduler.connector.has_pending_push_work():
+            steps.append(self.step())
+            assert len(steps) < max_steps, "a copy never ends"
         self.scheduler.schedule()
         return steps
 
@@ -128,6 +138,12 @@ class Driver:
     def num_all_blocks(self) -> int:
         """Without the null block, which nobody ever holds."""
         return self.scheduler.kv_cache_manager.block_pool.num_gpu_blocks - 1
+
+    def _compute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        if self.swap is None:
+            return self.worker.run(output)
+        self.swap.before_forward(output)
+        return self.swap.after_forward(output, self.worker.run(output))
 
     def _deliver(self) -> None:
         output, model_output = self._in_flight.popleft()
@@ -143,8 +159,8 @@ class Driver:
         assert len(self.scheduler.running) <= self.scheduler.max_num_running_reqs
         if isinstance(self.scheduler, PriorityScheduler):
             self.scheduler.check_invariants()
-            if self.scheduler._has_engine_preempted:
-                return
+            if self.scheduler._has_engine_preempted or self.scheduler.swapping.is_freeing:
+                return  # A running request that cannot grow waits for blocks, and so do those behind it.
         for request in decodes:
             stands_still = request.status == RequestStatus.RUNNING and request.request_id not in step.scheduled
             assert not stands_still or _is_done_when_delivered(request), f"decode {request.request_id} stands still"
@@ -154,6 +170,8 @@ class Driver:
         pool = self.scheduler.kv_cache_manager.block_pool
         held_by = partial(self.scheduler.kv_cache_manager.get_block_ids)
         holders = Counter(b for request_id in self.scheduler.requests for g in held_by(request_id) for b in g)
+        if isinstance(self.scheduler.connector, SwapConnector) and self.scheduler.connector.swap is not None:
+            holders += self.scheduler.connector.swap.ledger.held_blocks()
         assert len(holders) + pool.get_num_free_blocks() == self.num_all_blocks
         assert all(pool.blocks[block].ref_cnt == count for block, count in holders.items())
 

@@ -8,7 +8,7 @@ what a request must answer is known beforehand (`expected_output`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from vllm.v1.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
@@ -57,20 +57,31 @@ class _Known:
 class SymbolicWorker:
     """Takes a step's `SchedulerOutput` as vLLM's model runner does: the V1 or the V2 one, by `is_v2`."""
 
-    def __init__(self, num_blocks: int, block_size: int, is_v2: bool) -> None:
-        self._kv = np.zeros((num_blocks, block_size), dtype=np.int64)
+    def __init__(self, num_blocks: int, block_size: int, is_v2: bool, num_ranks: int = 1) -> None:
+        """`num_ranks` workers compute the same, each with KV of its own in `kv`."""
+        self.kv = np.zeros((num_ranks, num_blocks, block_size), dtype=np.int64)
         self._block_size = block_size
         self._is_v2 = is_v2
         self._known: dict[str, _Known] = {}
         self._batch: set[str] = set()
         """Requests of the last step: the V1 runner forgets the tokens of those that leave it."""
+        self._weights = 0
+        self._was_preempted_for_reset = False
         self.num_computed_tokens: dict[str, int] = {}
         """Tokens computed for each request, in all: more than it has if some were computed again."""
+
+    def note_reset(self, is_reset: bool) -> None:
+        """All were preempted to reset the prefix cache. KV from before is wrong from now on, if it was reset.
+
+        vLLM drops output in flight then, and a request may resume in the step in which it was preempted.
+        """
+        self._was_preempted_for_reset = True
+        self._weights += is_reset
 
     def run(self, step: SchedulerOutput) -> ModelRunnerOutput:
         preempted = step.preempted_req_ids or set()
         overlap = preempted & step.num_scheduled_tokens.keys()
-        assert not overlap, f"both scheduled and preempted: {overlap}"
+        assert not overlap or self._was_preempted_for_reset, f"both scheduled and preempted: {overlap}"
         for request_id in step.finished_req_ids | (preempted if self._is_v2 else set()):
             self._known.pop(request_id, None)
         for new in step.scheduled_new_reqs:
@@ -104,6 +115,9 @@ class SymbolicWorker:
                 known.block_ids += new_blocks[0]
             if not self._is_v2 and (is_resumed or request_id not in self._batch):
                 assert request_id in cached.all_token_ids, f"{request_id} left the batch and returns without its tokens"
+                if self._was_preempted_for_reset and is_resumed:
+                    self._known[request_id] = known = replace(known, tokens=list(cached.all_token_ids[request_id]))
+                    known.hashes = []
                 assert list(cached.all_token_ids[request_id]) == known.tokens, (
                     f"{request_id}: other tokens than sampled"
                 )
@@ -113,10 +127,10 @@ class SymbolicWorker:
         start, end = known.num_computed_tokens, known.num_computed_tokens + num_tokens
         assert end <= len(known.tokens), f"{request_id}: {end} tokens to compute, {len(known.tokens)} known"
         hashes = np.array(known.prefix_hashes())
-        self._check_kv(request_id, known, hashes[:start])
+        self._check_kv(request_id, known, hashes[:start] + self._weights * _MODULUS)
         positions = np.arange(start, end)
         blocks = np.array(known.block_ids)[positions // self._block_size]
-        self._kv[blocks, positions % self._block_size] = hashes[start:end]
+        self.kv[:, blocks, positions % self._block_size] = hashes[start:end] + self._weights * _MODULUS
         self.num_computed_tokens[request_id] = self.num_computed_tokens.get(request_id, 0) + num_tokens
         if end < len(known.tokens):
             return []
@@ -125,7 +139,9 @@ class SymbolicWorker:
 
     def _check_kv(self, request_id: str, known: _Known, expected: np.ndarray) -> None:
         num_blocks = -(-len(expected) // self._block_size)
-        found = self._kv[known.block_ids[:num_blocks]].reshape(-1)[: len(expected)]
-        if not np.array_equal(found, expected):
-            position = int(np.argmin(found == expected))
-            raise AssertionError(f"{request_id}: wrong KV at position {position} of {len(expected)}")
+        for rank, kv in enumerate(self.kv):
+            found = kv[known.block_ids[:num_blocks]].reshape(-1)[: len(expected)]
+            if not np.array_equal(found, expected):
+                position = int(np.argmin(found == expected))
+                where = f"position {position} of {len(expected)}, rank {rank}"
+                raise AssertionError(f"{request_id}: wrong KV at {where}")

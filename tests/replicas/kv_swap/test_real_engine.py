@@ -1,0 +1,184 @@
+"""A real engine with a tiny model on the CPU: answers stay the same, token for token, when KV is swapped out and back.
+
+In float32, where a token does not depend on what else is in the batch. The KV cache is far too small for the requests;
+how much was moved is counted, so that nothing passes because nothing happened.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from vllm import LLM, SamplingParams
+from vllm.config import KVTransferConfig
+from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.v1.engine.llm_engine import LLMEngine
+
+from replicas.kv_swap.configuration import transfer_config
+from replicas.kv_swap.counts import LossReason
+from replicas.kv_swap.moves import Tier
+from replicas.scheduler import PriorityScheduler
+from slo.priority import PriorityClass
+from slo.settings.scheduling import SchedulerSettings
+from slo.settings.swap import SwapSettings
+from tests.tiny_model import VOCAB_SIZE, make_tiny_model
+
+P0, P1, P2 = PriorityClass
+pytestmark = pytest.mark.engine
+
+BLOCK_TOKENS = 32
+BLOCK_BYTES = 2 * 2 * 2 * BLOCK_TOKENS * 32 * 4
+"""Layers, keys and values, KV heads, tokens, head size, float32."""
+NUM_REQUESTS = 32
+PREFIX = [random.Random(99).randrange(3, VOCAB_SIZE) for _ in range(64)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(autouse=True)
+def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model: Path) -> dict[str, list[int]]:
+    """The answers with room for all, one engine for all tests: batch after batch, nothing preempted."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        with _engine(model, num_blocks=400, prefix_cache=False, swap=None) as engine:
+            answers = _run(engine, _requests())
+            counts = _scheduler_of(engine).preemption_counts
+    assert counts.num_recomputed == counts.num_reclaimed == 0
+    return answers
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_engine_answers_many_greedy_requests_the_same_when_they_are_swapped(
+    model: Path, undisturbed: Mapping[str, list[int]], prefix_cache: bool
+) -> None:
+    """vLLM issue 29781: restored KV was corrupt under load."""
+    swap = SwapSettings(host_bytes=400 * BLOCK_BYTES, max_move_ms=10_000)
+    with _engine(model, num_blocks=40, prefix_cache=prefix_cache, swap=swap) as engine:
+        answers = _run(engine, _requests())
+        scheduler = _scheduler_of(engine)
+        counts = scheduler.preemption_counts
+        _check_empty(engine)
+    assert answers == undisturbed
+    assert counts.num_swapped + counts.num_reclaimed_swapped == counts.swap.num_swapped_out >= 5
+    assert counts.swap.num_swapped_in >= 5
+    assert min(counts.swap.num_bytes.values()) > 0
+    assert counts.num_refused == 0
+    assert counts.swap.num_recomputed[LossReason.NO_ROOM] == 0
+
+
+def test_engine_recomputes_when_the_host_pool_is_full(model: Path, undisturbed: Mapping[str, list[int]]) -> None:
+    """vLLM issue 26329: it crashed."""
+    swap = SwapSettings(host_bytes=9 * BLOCK_BYTES, max_move_ms=10_000)
+    with _engine(model, num_blocks=40, prefix_cache=False, swap=swap) as engine:
+        answers = _run(engine, _requests())
+        counts = _scheduler_of(engine).preemption_counts
+        _check_empty(engine)
+    assert answers == undisturbed
+    assert counts.swap.num_recomputed[LossReason.NO_ROOM] > 0
+    assert counts.swap.num_swapped_out > 0
+
+
+def test_engine_answers_the_same_when_victims_beyond_host_memory_go_to_files(
+    model: Path, undisturbed: Mapping[str, list[int]], tmp_path: Path
+) -> None:
+    swap = SwapSettings(
+        host_bytes=9 * BLOCK_BYTES,
+        max_move_ms=10_000,
+        directory=str(tmp_path),
+        directory_bytes=400 * BLOCK_BYTES,
+    )
+    with _engine(model, num_blocks=40, prefix_cache=True, swap=swap) as engine:
+        answers = _run(engine, _requests())
+        scheduler = _scheduler_of(engine)
+        counts = scheduler.preemption_counts
+        tiers = scheduler.connector.swap.ledger.counts.num_out_by_tier
+        _check_empty(engine)
+    assert answers == undisturbed
+    assert tiers[Tier.DIRECTORY] > 0
+    assert counts.swap.num_recomputed[LossReason.NO_ROOM] == 0
+    assert not list(tmp_path.rglob("*.kv"))
+
+
+def _requests() -> list[tuple[int, str, PriorityClass, list[int], int]]:
+    """(step of arrival, id, class, prompt, tokens to answer): batch at once, urgent ones among it."""
+    chance = random.Random(3)
+    requests = []
+    for i in range(NUM_REQUESTS):
+        priority = (P2, P2, P2, P1, P0)[i % 5]
+        prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randrange(20, 250))]
+        arrival = 0 if priority is P2 else chance.randrange(5, 120)
+        requests.append((arrival, f"{priority.name}-{i}", priority, (PREFIX if i % 3 == 0 else []) + prompt, 60))
+    return sorted(requests)
+
+
+@contextmanager
+def _engine(model: Path, num_blocks: int, prefix_cache: bool, swap: SwapSettings | None) -> Iterator[LLMEngine]:
+    llm = LLM(
+        model=str(model),
+        dtype="float32",
+        max_model_len=512,
+        enforce_eager=True,
+        kv_cache_memory_bytes=64 << 20,
+        num_gpu_blocks_override=num_blocks,
+        block_size=BLOCK_TOKENS,
+        max_num_seqs=16,
+        max_num_batched_tokens=512,
+        enable_prefix_caching=prefix_cache,
+        scheduling_policy="priority",
+        scheduler_cls="replicas.scheduler.PriorityScheduler",
+        additional_config=SchedulerSettings().as_additional_config(),
+        kv_transfer_config=KVTransferConfig(**transfer_config(swap)) if swap else None,
+    )
+    try:
+        yield llm.llm_engine
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+        cleanup_dist_env_and_memory()
+
+
+def _scheduler_of(engine: LLMEngine) -> PriorityScheduler:
+    scheduler = engine.engine_core.engine_core.scheduler
+    assert isinstance(scheduler, PriorityScheduler)
+    return scheduler
+
+
+def _run(engine: LLMEngine, requests: list[tuple[int, str, PriorityClass, list[int], int]]) -> dict[str, list[int]]:
+    pending, answers, step = list(requests), {}, 0
+    while pending or engine.has_unfinished_requests():
+        while pending and pending[0][0] <= step:
+            _, request_id, priority, prompt, max_tokens = pending.pop(0)
+            sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+            engine.add_request(request_id, {"prompt_token_ids": prompt}, sampling, priority=priority.level)
+        for output in engine.step():
+            answers[output.request_id] = list(output.outputs[0].token_ids)
+        step += 1
+        assert step < 200_000, "live lock"
+    return answers
+
+
+def _check_empty(engine: LLMEngine) -> None:
+    scheduler = _scheduler_of(engine)
+    for _ in range(2000):
+        if not scheduler.has_requests():
+            break
+        engine.engine_core.engine_core.step()
+    scheduler.check_invariants()
+    ledger = scheduler.connector.swap.ledger
+    assert not ledger.num_in_flight
+    assert not ledger.room.holders
+    pool = scheduler.kv_cache_manager.block_pool
+    assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1
