@@ -19,6 +19,7 @@ test: check
 
 check:
 	@requirements/install.sh $(VENV) $(EXTRA) dev
+	@requirements/system.sh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -11,11 +11,17 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.types import Lifespan
 
-from app.body import for_engine, read_json_object
+from app.body import for_engine, parse_json_object, read_body
 from app.classify import classify
 from app.dispatch import Dispatcher
 from app.errors import quoted
+from app.gate.access import LOWERED_FROM_HEADER, Access
+from app.gate.entry import Entry
+from app.gate.operator_key import OperatorKeyCheck
+from app.metrics import IngressMetrics
+from app.operator import Operator, add_operator_routes
 from app.record import RequestRecord
 from app.request_id import REQUEST_ID_HEADER, choose_request_id
 from app.stream import answer as answer_with
@@ -32,11 +38,19 @@ class Api:
     """The routes' handlers, over a dispatcher."""
 
     def __init__(
-        self, dispatcher: Dispatcher, settings: Settings, model_names: Sequence[str], server_echoes_request_id: bool
+        self,
+        dispatcher: Dispatcher,
+        settings: Settings,
+        model_names: Sequence[str],
+        metrics: IngressMetrics,
+        entry: Entry,
+        server_echoes_request_id: bool,
     ) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
         self._model_names = tuple(model_names)
+        self._metrics = metrics
+        self._entry = entry
         self._server_echoes_request_id = server_echoes_request_id
 
     async def chat_completions(self, request: Request) -> Response:
@@ -52,15 +66,22 @@ class Api:
         request_id = choose_request_id(sent_id)
         headers = {} if self._server_echoes_request_id and request_id == sent_id else {REQUEST_ID_HEADER: request_id}
         request.state.request_id, request.state.answer_headers = request_id, headers
-        record = RequestRecord(request_id, request.url.path)
+        record = RequestRecord(request_id, request.url.path, self._metrics)
         try:
-            body = await read_json_object(request, self._settings.ingress.max_body_bytes)
-            decision = classify(request.headers.items(), body, endpoint, self._settings.classification)
-            record.classification = decision
+            tenant = self._entry.tenant_of(request.headers)
+            raw = await read_body(request, self._settings.ingress.max_body_bytes)
+            body = parse_json_object(raw)
+            asked = classify(request.headers.items(), body, endpoint, self._settings.classification)
+            granted = self._entry.grant(asked, tenant)
+            decision = granted.classification
+            record.classified(decision)
             headers[CLASS_HEADER] = decision.priority.name
+            if granted.lowered_from is not None:
+                headers[LOWERED_FROM_HEADER] = granted.lowered_from.name
             self._check_model(body.get("model"))
             call = GenerateCall(endpoint, for_engine(body), decision.priority, request_id)
-            return await answer_with(self._dispatcher.generate(call), record, headers)
+            ask = await self._entry.ask_for(call, body, len(raw), tenant)
+            return await answer_with(self._entry.admitted(ask, self._dispatcher.generate(call)), record, headers)
         except ServingError as error:
             record.close(error)
             return error_response(error, headers)
@@ -79,12 +100,14 @@ class Api:
         if name not in self._model_names:
             raise _unknown_model(name, self._model_names)
 
-    async def list_models(self) -> Response:
+    async def list_models(self, request: Request) -> Response:
         """GET /v1/models."""
+        self._entry.tenant_of(request.headers)
         return JSONResponse({"object": "list", "data": await self._dispatcher.models()})
 
-    async def get_model(self, model_id: str) -> Response:
+    async def get_model(self, request: Request, model_id: str) -> Response:
         """GET /v1/models/{id}."""
+        self._entry.tenant_of(request.headers)
         models = await self._dispatcher.models()
         for model in models:
             if model["id"] == model_id:
@@ -107,17 +130,31 @@ def _unknown_model(name: str, served: Sequence[str]) -> Rejected:
 
 
 def create_api(
-    dispatcher: Dispatcher, settings: Settings, model_names: Sequence[str], *, server_echoes_request_id: bool = False
+    dispatcher: Dispatcher,
+    settings: Settings,
+    model_names: Sequence[str],
+    *,
+    metrics: IngressMetrics | None = None,
+    operator: Operator | None = None,
+    entry: Entry | None = None,
+    lifespan: Lifespan[FastAPI] | None = None,
+    server_echoes_request_id: bool = False,
 ) -> FastAPI:
     """The ASGI application.
 
     Args:
         model_names: the names that a request's `model` may have.
+        metrics: what the requests are counted in, to be read elsewhere in this process; None: in its own.
+        operator: what operators are told by; None: their routes are not there.
+        entry: the gate, followed elsewhere in this process; None: one of its own, open to all.
+        lifespan: what runs while the application does.
         server_echoes_request_id: the server adds the request's `x-request-id` to each answer by itself, as Ray Serve
             does; a second one would read as a list.
     """
-    api = Api(dispatcher, settings, model_names, server_echoes_request_id)
-    app = FastAPI(title="Expresslane", docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = metrics or IngressMetrics(settings.scheduler.targets)
+    entry = entry or Entry(settings, Access(None))
+    api = Api(dispatcher, settings, model_names, metrics, entry, server_echoes_request_id)
+    app = FastAPI(title="Expresslane", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     routes: list[tuple[str, str, Any]] = [
         ("POST", "/v1/chat/completions", api.chat_completions),
         ("POST", "/v1/completions", api.completions),
@@ -128,6 +165,10 @@ def create_api(
     ]
     for method, path, handler in routes:
         app.add_api_route(path, handler, methods=[method], response_model=None)
+    if operator is not None:
+        add_operator_routes(app, operator)
+    if (key_sha256 := settings.tenants.operator_key_sha256) is not None:
+        app.add_middleware(OperatorKeyCheck, key_sha256=key_sha256)
     app.add_exception_handler(ServingError, _on_serving_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(Exception, _on_unexpected)

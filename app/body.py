@@ -14,11 +14,11 @@ DROPPED_FIELDS = ("priority", "request_id", "kv_transfer_params", "ec_transfer_p
 """Fields of vLLM's protocol that a client must not set: the engine's priority, ids, and moves between engines."""
 
 
-async def read_json_object(request: Request, max_bytes: int) -> dict[str, Any]:
-    """The body as a JSON object.
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The whole body.
 
     Raises:
-        Rejected: it is larger than `max_bytes` (told before it is read whole), no JSON, or no object.
+        Rejected: it is larger than `max_bytes` (told before it is read whole).
         starlette.requests.ClientDisconnect: the client left before it was sent.
     """
     raw = bytearray()
@@ -29,7 +29,7 @@ async def read_json_object(request: Request, max_bytes: int) -> dict[str, Any]:
         raw += part
         if len(raw) > max_bytes:
             raise _too_large(max_bytes)
-    return parse_json_object(bytes(raw))
+    return bytes(raw)
 
 
 def parse_json_object(raw: bytes) -> dict[str, Any]:

@@ -20,6 +20,7 @@ SERVICE_TIERS: Mapping[str, PriorityClass] = {
     "flex": PriorityClass.P2,
 }
 """OpenAI's `service_tier`, as classes."""
+_BY_RULE, _BY_DEFAULT = "rule ", "default"
 _CLASS_NAMES: Mapping[str, PriorityClass] = {c.name.lower(): c for c in PriorityClass} | {
     c.long_name: c for c in PriorityClass
 }
@@ -31,6 +32,11 @@ class Classification:
 
     priority: PriorityClass
     reason: str
+
+    @property
+    def is_asked_for(self) -> bool:
+        """Whether the client named the class; otherwise a rule or the default of the settings gave it."""
+        return self.reason != _BY_DEFAULT and not self.reason.startswith(_BY_RULE)
 
 
 def classify(
@@ -56,8 +62,8 @@ def classify(
         return Classification(tier, "service_tier")
     for index, rule in enumerate(settings.rules):
         if _holds(rule, body, endpoint):
-            return Classification(rule.priority, f"rule {index}")
-    return Classification(settings.default_class, "default")
+            return Classification(rule.priority, f"{_BY_RULE}{index}")
+    return Classification(settings.default_class, _BY_DEFAULT)
 
 
 def _class_headers(further: Iterable[HeaderMapping]) -> Iterable[tuple[str, Mapping[str, PriorityClass]]]:

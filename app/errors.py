@@ -7,11 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from slo.errors import EngineFailed, Expired, Rejected, RejectReason, ReplicaLost, ServingError, Shed
+from slo.errors import (
+    ControllerAway,
+    EngineFailed,
+    Expired,
+    OverQuota,
+    Rejected,
+    RejectReason,
+    ReplicaLost,
+    ServingError,
+    Shed,
+)
 
 MAX_QUOTED = 100
 _REJECT_STATUS: Mapping[RejectReason, int] = {
     RejectReason.INVALID: 400,
+    RejectReason.INVALID_KEY: 401,
+    RejectReason.CLASS_NOT_ALLOWED: 403,
     RejectReason.TOO_LARGE: 413,
     RejectReason.UNKNOWN_MODEL: 404,
     RejectReason.UNKNOWN_ROUTE: 404,
@@ -40,14 +52,20 @@ def to_http(error: ServingError) -> HttpError:
     match error:
         case Rejected(reason=reason):
             code = None if reason is RejectReason.INVALID else reason.value
-            return HttpError(_REJECT_STATUS[reason], _error_object(error, "invalid_request_error", code))
+            headers = {"www-authenticate": "Bearer"} if reason is RejectReason.INVALID_KEY else {}
+            return HttpError(_REJECT_STATUS[reason], _error_object(error, "invalid_request_error", code), headers)
+        case OverQuota(retry_after_s=retry_after_s):
+            return HttpError(
+                429, _error_object(error, "rate_limit_error", "rate_limit_exceeded"), _retry_after(retry_after_s)
+            )
         case Shed(retry_after_s=retry_after_s):
-            headers = {"retry-after": str(max(1, math.ceil(retry_after_s)))}
-            return HttpError(429, _error_object(error, "rate_limit_error", "overloaded"), headers)
+            return HttpError(429, _error_object(error, "rate_limit_error", "overloaded"), _retry_after(retry_after_s))
         case Expired():
             return HttpError(504, _error_object(error, "timeout_error", "deadline_exceeded"))
         case ReplicaLost():
             return HttpError(503, _error_object(error, "service_unavailable", "replica_lost"), {"retry-after": "1"})
+        case ControllerAway():
+            return HttpError(503, _error_object(error, "service_unavailable", "controller_away"), {"retry-after": "1"})
         case EngineFailed():
             return HttpError(500, _error_object(error, "server_error", "engine_failed"))
         case _:
@@ -56,3 +74,7 @@ def to_http(error: ServingError) -> HttpError:
 
 def _error_object(error: ServingError, kind: str, code: str | None) -> dict[str, Any]:
     return {"error": {"message": error.message, "type": kind, "param": error.param, "code": code}}
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {"retry-after": str(max(1, math.ceil(seconds)))}

@@ -27,7 +27,6 @@ async def answer(replies: AsyncGenerator[Reply, None], record: RequestRecord, he
         ServingError: the replica refused; `record` is left open for the caller to close.
     """
     first = await anext(replies, None)
-    record.first_reply()
     if isinstance(first, Chunk):
         return EventStream(first, replies, record, headers)
     await replies.aclose()
@@ -80,11 +79,11 @@ class EventStream(StreamingResponse):
             self._record.close(self._ended_with)
 
     async def _events(self, first: Chunk) -> AsyncGenerator[str, None]:
-        yield first.events
+        yield self._leaving(first)
         async for reply in self._replies:
             match reply:
-                case Chunk(events=events):
-                    yield events
+                case Chunk():
+                    yield self._leaving(reply)
                 case Failure(error=error):
                     self._ended_with = error
                     yield f"data: {json.dumps(to_http(error).body)}\n\n"
@@ -92,6 +91,11 @@ class EventStream(StreamingResponse):
                 case Document():
                     raise AssertionError("a replica answered a stream with a document")
         self._ended_with = None
+
+    def _leaving(self, chunk: Chunk) -> str:
+        if chunk.has_tokens:
+            self._record.tokens_out()
+        return chunk.events
 
 
 class ClientLeft(BaseException):

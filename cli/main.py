@@ -1,4 +1,4 @@
-"""`expresslane`: serve the application on this machine."""
+"""`expresslane`: serve the application on this machine, and write what others need to watch it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from cli import observability
 from cli.config import ConfigError, load_config, settings_of
+from cli.keys import keys
 from replicas.models.default import ModelPreparationError, ensure_default_model
 from slo.settings.serving import DEFAULT_MODEL
 
@@ -88,6 +90,11 @@ def _stop_on_signals() -> None:
 
 def _as_interrupt(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+app.command()(keys)
+app.command()(observability.rules)
+app.command()(observability.dashboard)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def test_only_the_openai_file_imports_vllms_entrypoints() -> None:
 
 
 def test_sources_are_found_in_every_room_that_must_be_there() -> None:
-    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} >= {"slo", "app", "replicas", "cli"}
+    assert {path.relative_to(ROOT).parts[0] for path in SOURCES} >= {"slo", "app", "autoscale", "replicas", "cli"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(ROOT).as_posix())

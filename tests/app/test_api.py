@@ -9,8 +9,10 @@ import pytest
 from fastapi import FastAPI
 
 from app.api import create_api
+from app.metrics import IngressMetrics
 from slo.errors import EngineFailed, Rejected, RejectReason, ReplicaLost, ServingError, Shed
 from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall
+from slo.outcome import Outcome
 from slo.priority import PriorityClass
 from slo.settings import Settings, parse_settings
 from tests.app.conftest import RecordLine, RecordLines
@@ -351,3 +353,25 @@ async def test_api_breaks_a_stream_off_and_fails_its_record_when_the_dispatcher_
     assert [message.get("more_body") for message in exchange.left_over()] == [None, True]
     assert records.closed == [RecordLine("id-1", CHAT, "P1", "default", "failed")]
     assert any(text.startswith("request_id=id-1 ") and "reason=unexpected" in text for text in records.all_text)
+
+
+async def test_api_counts_each_request_where_it_is_told_to() -> None:
+    metrics = IngressMetrics(Settings().scheduler.targets)
+    await ask(FakeDispatcher(*STREAM), {**BODY, "stream": True}, {"X-Priority": "P0"}, metrics=metrics)
+    await ask(FakeDispatcher(Failure(Shed("full", 1))), BODY, {"X-Priority": "P2"}, metrics=metrics)
+    await ask(FakeDispatcher(ANSWER), BODY, {"X-Priority": "urgent"}, metrics=metrics)
+    metrics.check_invariants()
+    snapshot = metrics.snapshot()
+    outcomes = {priority: traffic.outcomes for priority, traffic in snapshot.classes.items() if traffic.outcomes}
+    assert outcomes == {PriorityClass.P0: {Outcome.COMPLETED: 1}, PriorityClass.P2: {Outcome.SHED: 1}}
+    assert snapshot.num_unclassified == {Outcome.REJECTED: 1}
+    assert snapshot.classes[PriorityClass.P0].ttft.count == 1
+    assert all(traffic.num_in_flight == 0 for traffic in snapshot.classes.values())
+
+
+async def test_api_judges_requests_by_the_targets_that_are_set() -> None:
+    settings = parse_settings({"scheduler": {"targets": {"p0": {"ttft_p99_ms": 1e-6}}}})
+    metrics = IngressMetrics(settings.scheduler.targets)
+    await ask(FakeDispatcher(*STREAM), {**BODY, "stream": True}, {"X-Priority": "P0"}, metrics=metrics)
+    traffic = metrics.snapshot().classes[PriorityClass.P0]
+    assert (traffic.num_held, traffic.num_missed) == (0, 1)

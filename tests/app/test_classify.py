@@ -173,6 +173,13 @@ def test_classify_reads_in_order_of_precedence(
     assert classify(headers, body, endpoint, FULL).reason == reason
 
 
+@pytest.mark.parametrize(("headers", "body", "endpoint", "reason"), PRECEDENCE, ids=[p[3] for p in PRECEDENCE])
+def test_classification_is_asked_for_when_the_client_named_it(
+    headers: list[tuple[str, str]], body: dict[str, Any], endpoint: Endpoint, reason: str
+) -> None:
+    assert classify(headers, body, endpoint, FULL).is_asked_for is (reason not in ("rule 0", "default"))
+
+
 @pytest.mark.parametrize("default", PriorityClass)
 def test_classify_gives_the_default_when_nothing_else_holds(default: PriorityClass) -> None:
     settings = ClassificationSettings(default_class=default)

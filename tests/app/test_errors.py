@@ -1,7 +1,17 @@
 import pytest
 
 from app.errors import HttpError, quoted, to_http
-from slo.errors import EngineFailed, Expired, Rejected, RejectReason, ReplicaLost, ServingError, Shed
+from slo.errors import (
+    ControllerAway,
+    EngineFailed,
+    Expired,
+    OverQuota,
+    Rejected,
+    RejectReason,
+    ReplicaLost,
+    ServingError,
+    Shed,
+)
 
 
 def openai_error(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, object]:
@@ -16,10 +26,20 @@ def openai_error(message: str, kind: str, param: str | None = None, code: str | 
             Shed("full", 3),
             HttpError(429, openai_error("full", "rate_limit_error", None, "overloaded"), {"retry-after": "3"}),
         ),
+        (
+            OverQuota("used up", 2.1),
+            HttpError(
+                429, openai_error("used up", "rate_limit_error", None, "rate_limit_exceeded"), {"retry-after": "3"}
+            ),
+        ),
         (Expired("late"), HttpError(504, openai_error("late", "timeout_error", None, "deadline_exceeded"))),
         (
             ReplicaLost("gone"),
             HttpError(503, openai_error("gone", "service_unavailable", None, "replica_lost"), {"retry-after": "1"}),
+        ),
+        (
+            ControllerAway("away"),
+            HttpError(503, openai_error("away", "service_unavailable", None, "controller_away"), {"retry-after": "1"}),
         ),
         (EngineFailed("fault"), HttpError(500, openai_error("fault", "server_error", None, "engine_failed"))),
         (ServingError("broken"), HttpError(500, openai_error("broken", "server_error", None, "internal_error"))),
@@ -39,11 +59,20 @@ def test_to_http_gives_status_object_and_headers(error: ServingError, expected: 
         (RejectReason.UNKNOWN_ROUTE, 404, "unknown_url"),
         (RejectReason.WRONG_METHOD, 405, "method_not_allowed"),
         (RejectReason.NOT_SUPPORTED, 501, "not_supported"),
+        (RejectReason.CLASS_NOT_ALLOWED, 403, "class_not_allowed"),
     ],
 )
 def test_to_http_gives_each_rejection_its_status_and_code(reason: RejectReason, status: int, code: str | None) -> None:
     assert to_http(Rejected("bad", reason=reason)) == HttpError(
         status, openai_error("bad", "invalid_request_error", None, code)
+    )
+
+
+def test_to_http_asks_for_a_key_when_there_is_no_good_one() -> None:
+    assert to_http(Rejected("no key", "authorization", RejectReason.INVALID_KEY)) == HttpError(
+        401,
+        openai_error("no key", "invalid_request_error", "authorization", "invalid_api_key"),
+        {"www-authenticate": "Bearer"},
     )
 
 

@@ -6,12 +6,16 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.classify import Classification
+from app.metrics import IngressMetrics
 from app.record import RequestRecord
 from app.stream import EventStream, answer, error_response
 from slo.errors import EngineFailed, Rejected, ReplicaLost, Shed
 from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall
 from slo.outcome import Outcome
 from slo.priority import PriorityClass
+from slo.settings import ClassTargets
+from slo.snapshots import ClassTraffic
 from tests.app.exchange import Exchange
 from tests.app.fake_dispatcher import FakeDispatcher, Step
 
@@ -20,7 +24,15 @@ FIRST, SECOND, DONE = Chunk("data: 1\n\n"), Chunk("data: 2\n\n"), Chunk("data: [
 
 
 def make_record() -> RequestRecord:
-    return RequestRecord("id-1", "/", lambda: 0.0)
+    record = RequestRecord("id-1", "/", IngressMetrics(ClassTargets()), lambda: 0.0)
+    record.classified(Classification(PriorityClass.P1, "default"))
+    return record
+
+
+def traffic_of(record: RequestRecord) -> ClassTraffic:
+    """What was counted of `record`."""
+    record.metrics.check_invariants()
+    return record.metrics.snapshot().classes[PriorityClass.P1]
 
 
 def send_answer(record: RequestRecord, *script: Step, spec_version: str = "2.3") -> tuple[Exchange, FakeDispatcher]:
@@ -40,7 +52,8 @@ async def test_answer_is_json_when_the_first_reply_is_a_document() -> None:
     assert (response.status_code, response.body) == (200, b'{"id":"x"}')
     assert (response.headers["content-type"], response.headers["x-extra"]) == ("application/json", "1")
     assert record.outcome is Outcome.COMPLETED
-    assert record.first_reply_s is not None
+    traffic = traffic_of(record)
+    assert (traffic.ttft.count, traffic.tbt.count, traffic.e2e.count) == (0, 0, 1)
     assert len(dispatcher.ends) == 1
 
 
@@ -98,6 +111,31 @@ async def test_stream_sends_each_event_before_the_next_one_is_there() -> None:
     assert exchange.left_over() == []
     assert record.outcome is Outcome.COMPLETED
     assert dispatcher.ends == [None]
+
+
+async def test_stream_counts_the_events_that_carry_tokens_and_no_other() -> None:
+    role, usage = Chunk("data: role\n\n", has_tokens=False), Chunk("data: usage\n\n", has_tokens=False)
+    end = Chunk("data: [DONE]\n\n", has_tokens=False)
+    record = make_record()
+    exchange, _ = send_answer(record, role, FIRST, SECOND, SECOND, usage, end)
+    await exchange.ended()
+    traffic = traffic_of(record)
+    assert (traffic.ttft.count, traffic.tbt.count, traffic.e2e.count) == (1, 2, 1)
+
+
+async def test_stream_counts_a_token_when_it_leaves_and_not_before() -> None:
+    record, gate = make_record(), asyncio.Event()
+    role = Chunk("data: role\n\n", has_tokens=False)
+    exchange, _ = send_answer(record, role, gate, FIRST, asyncio.Event())
+    await exchange.next_message()
+    assert await exchange.next_events() == role.events
+    assert (traffic_of(record).ttft.count, traffic_of(record).num_in_flight) == (0, 1)
+    gate.set()
+    assert await exchange.next_events() == FIRST.events
+    assert traffic_of(record).ttft.count == 1
+    exchange.disconnect()
+    await exchange.ended()
+    assert traffic_of(record).outcomes == {Outcome.CANCELLED: 1}
 
 
 async def test_stream_sends_the_events_bytes_as_utf8() -> None:

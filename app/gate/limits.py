@@ -1,0 +1,118 @@
+"""The gate's limits as numbers of one ingress process: what the settings say, and what they leave to be derived. Pure.
+
+In flight, a limit belongs to a replica, so it grows with those that run and is divided among the ingress processes. In
+the queue, it belongs to the ingress process, whose memory it guards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from app.gate.load import Room
+from slo.priority import PriorityClass
+from slo.settings import Settings
+
+DERIVED_CONTEXT_TOKENS: Final = 32_768
+"""Tokens that a sequence in flight may have, where the engine's context is not set."""
+DERIVED_QUEUED_TOKENS: Final = 8_192
+"""Tokens that a queued sequence may have on average."""
+QUEUE_SHARES: Final[Mapping[PriorityClass, float]] = {
+    PriorityClass.P0: 1 / 16,
+    PriorityClass.P1: 1 / 8,
+    PriorityClass.P2: 1 / 4,
+}
+"""Shares of `ingress.max_ongoing_requests` that may queue; another half may be in flight, the rest is being read."""
+TOTAL_SHARES: Final[Mapping[PriorityClass, float]] = {
+    PriorityClass.P0: 1.0,
+    PriorityClass.P1: 0.75,
+    PriorityClass.P2: 0.5,
+}
+"""A class is admitted while all classes together hold less than this share of what the replicas take. So a quarter is
+P0's alone, a quarter P0's and P1's, and Serve's own queue, which knows no class, is never reached. At half, P2 alone
+still fills every run slot: `replicas.max_ongoing_requests` is at least twice `engine.max_num_seqs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLimits:
+    """The limits of one class in one ingress process.
+
+    Attributes:
+        in_flight: of this class.
+        in_flight_of_tenant: sequences of this class that one of several tenants may have in flight. Of P2, all: who
+            comes with P2 is promised no TTFT, and what is more urgent takes its slot anyway.
+        in_flight_of_all: sequences of all classes, up to which this one is admitted.
+        queue: of this class. A more urgent class may take it too.
+        queue_timeout_s: the longest wait.
+        max_wait_s: the longest estimated wait with which a request is let in.
+    """
+
+    in_flight: Room
+    in_flight_of_tenant: int
+    in_flight_of_all: int
+    queue: Room
+    queue_timeout_s: float
+    max_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """All limits of one ingress process. `num_replicas` are those that run; with none, nothing is admitted."""
+
+    num_replicas: int
+    classes: Mapping[PriorityClass, ClassLimits]
+    max_held_bytes: int
+
+    def queue_room(self, priority: PriorityClass) -> Room:
+        """What `priority` and the less urgent classes may have in the queue together."""
+        own = self.classes[priority].queue
+        return sum((self.classes[c].queue for c in PriorityClass if priority.outranks(c)), own)
+
+
+def derive_limits(settings: Settings, num_replicas: int) -> GateLimits:
+    """The limits with `num_replicas` running. What is set is taken; null is derived (see each setting)."""
+    classes = {priority: _class_limits(settings, priority, num_replicas) for priority in PriorityClass}
+    return GateLimits(num_replicas, classes, settings.admission.max_held_bytes)
+
+
+def _class_limits(settings: Settings, priority: PriorityClass, num_replicas: int) -> ClassLimits:
+    slots = _share(settings.engine.max_num_seqs, num_replicas, settings)
+    in_flight = _in_flight(settings, priority, slots, num_replicas)
+    taken_by_replicas = settings.replicas.max_ongoing_requests * num_replicas / settings.ingress.num_replicas
+    of_all = min(taken_by_replicas, settings.ingress.max_ongoing_requests / 2) * TOTAL_SHARES[priority]
+    of_tenant = math.ceil(slots * settings.admission.max_tenant_ratio)
+    return ClassLimits(
+        in_flight=in_flight,
+        in_flight_of_tenant=in_flight.sequences if priority is PriorityClass.P2 else of_tenant,
+        in_flight_of_all=max(math.floor(of_all), min(num_replicas, 1)),
+        queue=_queue(settings, priority),
+        queue_timeout_s=settings.admission.of(priority).queue_timeout_s,
+        max_wait_s=settings.admission.of(priority).queue_timeout_s * settings.admission.max_wait_ratio,
+    )
+
+
+def _in_flight(settings: Settings, priority: PriorityClass, slots: int, num_replicas: int) -> Room:
+    own = settings.admission.of(priority)
+    sequences = math.ceil(slots * (1 + settings.admission.ahead_ratio))
+    if own.max_in_flight is not None:
+        sequences = _share(own.max_in_flight, num_replicas, settings)
+    tokens = sequences * (settings.engine.max_model_len or DERIVED_CONTEXT_TOKENS)
+    if own.max_in_flight_tokens is not None:
+        tokens = _share(own.max_in_flight_tokens, num_replicas, settings)
+    return Room(sequences, tokens)
+
+
+def _queue(settings: Settings, priority: PriorityClass) -> Room:
+    own = settings.admission.of(priority)
+    sequences = own.max_queued
+    if sequences is None:
+        sequences = math.ceil(settings.ingress.max_ongoing_requests * QUEUE_SHARES[priority])
+    tokens = own.max_queued_tokens
+    return Room(sequences, sequences * DERIVED_QUEUED_TOKENS if tokens is None else tokens)
+
+
+def _share(of_replica: int, num_replicas: int, settings: Settings) -> int:
+    """This process's part of what all replicas have; rounded up, so that none is left without."""
+    return math.ceil(of_replica * num_replicas / settings.ingress.num_replicas)

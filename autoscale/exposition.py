@@ -1,0 +1,180 @@
+"""The whole fleet in Prometheus' text format: one scrape, of any ingress process, tells all of it.
+
+Counters and histograms are the fleet's totals; gauges are made here of the fresh sources. A value that is not known is
+left out, never told as zero. Names, kinds and labels come from slo/metrics.py alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, TypeVar
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+from autoscale.series import Series, Totals
+from autoscale.view import FleetView
+from slo import metrics
+from slo.histogram import HistogramCounts
+from slo.metrics import Metric, MetricKind
+from slo.priority import PriorityClass
+from slo.settings.targets import ClassTargets
+from slo.snapshots import EngineSnapshot, IngressSnapshot
+from slo.status import class_label
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+Value = TypeVar("Value", float, HistogramCounts)
+Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class EngineState(Enum):
+    """Where a request is in its engine, as a metric label."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    SWAPPED = "swapped"
+
+
+class ReplicaState(Enum):
+    """How a replica counts, as a metric label."""
+
+    TARGET = "target"
+    RUNNING = "running"
+    STARTING = "starting"
+    DRAINING = "draining"
+    FRESH = "fresh"
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """What one scrape tells."""
+
+    totals: Totals
+    gauges: Mapping[Series, float]
+
+
+def render(exposed: Exposed) -> str:
+    """The text, in format 0.0.4 (`CONTENT_TYPE`)."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Fleet(exposed))
+    return generate_latest(registry).decode()
+
+
+def fleet_gauges(
+    view: FleetView, ingresses: Iterable[IngressSnapshot], engines: Sequence[EngineSnapshot]
+) -> Iterator[tuple[Series, float]]:
+    """The states of the fleet; `ingresses` and `engines` are the fresh ones."""
+    yield from _in_flight(list(ingresses))
+    if engines:
+        yield from _engine_gauges(view, engines)
+        yield from _memory_gauges(engines)
+    if gpus := [g for e in engines for g in e.gpus]:
+        yield Series(metrics.GPU_UTILISATION), sum(g.utilisation_ratio for g in gpus) / len(gpus)
+        yield Series(metrics.GPU_MEMORY_BYTES), sum(g.memory_bytes for g in gpus)
+        yield Series(metrics.GPU_MEMORY_BYTES_USED), sum(g.memory_used_bytes for g in gpus)
+    if (counts := view.replicas) is not None:
+        for state in ReplicaState:
+            yield Series(metrics.REPLICAS, (state.value,)), getattr(counts, state.value)
+
+
+def target_gauges(targets: ClassTargets) -> Iterator[tuple[Series, float]]:
+    """The classes' targets, seconds; none for a class without one."""
+    for priority in PriorityClass:
+        of_class, label = targets.of(priority), class_label(priority)
+        if of_class.ttft_p99_ms is not None:
+            yield Series(metrics.TTFT_TARGET, (label,)), of_class.ttft_p99_ms / 1e3
+        if of_class.tbt_p99_ms is not None:
+            yield Series(metrics.TBT_TARGET, (label,)), of_class.tbt_p99_ms / 1e3
+
+
+def _in_flight(ingresses: Sequence[IngressSnapshot]) -> Iterator[tuple[Series, float]]:
+    if not ingresses:
+        return
+    for priority in PriorityClass:
+        traffic = [i.classes[priority] for i in ingresses if priority in i.classes]
+        yield Series(metrics.IN_FLIGHT, (class_label(priority),)), sum(t.num_in_flight for t in traffic)
+
+
+def _engine_gauges(view: FleetView, engines: Sequence[EngineSnapshot]) -> Iterator[tuple[Series, float]]:
+    for priority, of_class in view.classes.items():
+        for state in EngineState:
+            labels = (class_label(priority), state.value)
+            yield Series(metrics.ENGINE_REQUESTS, labels), getattr(of_class, f"num_{state.value}")
+    yield Series(metrics.SATURATION), sum(e.saturation_ratio for e in engines) / len(engines)
+
+
+def _memory_gauges(engines: Sequence[EngineSnapshot]) -> Iterator[tuple[Series, float]]:
+    yield Series(metrics.KV_BLOCKS), sum(e.kv.num_blocks for e in engines)
+    yield Series(metrics.KV_BLOCKS_USED), sum(e.kv.num_used_blocks for e in engines)
+    if slots := sum(e.kv.num_allocated_slots for e in engines):
+        yield Series(metrics.KV_FRAGMENTATION), 1 - sum(e.kv.num_filled_slots for e in engines) / slots
+    yield Series(metrics.SWAP_HOST_BYTES), sum(e.swap.host_bytes for e in engines)
+    yield Series(metrics.SWAP_HOST_BYTES_USED), sum(e.swap.host_used_bytes for e in engines)
+
+
+class _Fleet(Collector):
+    """What prometheus_client asks at a scrape."""
+
+    def __init__(self, exposed: Exposed) -> None:
+        self._exposed = exposed
+
+    def collect(self) -> Iterator[Family]:
+        counters = _ByMetric(self._exposed.totals.counters)
+        gauges = _ByMetric(self._exposed.gauges)
+        histograms = _ByMetric(self._exposed.totals.histograms)
+        for metric in metrics.ALL:
+            match metric.kind:
+                case MetricKind.COUNTER:
+                    yield from _counter(metric, counters.of(metric))
+                case MetricKind.GAUGE:
+                    yield from _gauge(metric, gauges.of(metric))
+                case MetricKind.HISTOGRAM:
+                    yield from _histogram(metric, histograms.of(metric))
+
+
+class _ByMetric(Generic[Value]):
+    def __init__(self, values: Mapping[Series, Value]) -> None:
+        self._values: dict[str, dict[tuple[str, ...], Value]] = defaultdict(dict)
+        for series, value in values.items():
+            self._values[series.metric.name][series.labels] = value
+
+    def of(self, metric: Metric) -> Mapping[tuple[str, ...], Value]:
+        return self._values.get(metric.name, {})
+
+
+def _counter(metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Family]:
+    family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    if values:
+        yield family
+
+
+def _gauge(metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Family]:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        family.add_metric(labels, value)
+    if values:
+        yield family
+
+
+def _histogram(metric: Metric, values: Mapping[tuple[str, ...], HistogramCounts]) -> Iterator[Family]:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, counts in values.items():
+        family.add_metric(labels, list(_buckets(counts)), counts.sum)
+    if values:
+        yield family
+
+
+def _buckets(counts: HistogramCounts) -> Iterator[tuple[str, float]]:
+    cumulative = 0
+    for bound, count in zip((*map(repr, counts.bounds), "+Inf"), counts.counts, strict=True):
+        cumulative += count
+        yield bound, cumulative

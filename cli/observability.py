@@ -1,0 +1,40 @@
+"""`expresslane rules` and `expresslane dashboard`: files for your own Prometheus and Grafana, from the settings."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autoscale.dashboard import render_dashboard
+from autoscale.prometheus_rules import render_rules
+from cli.config import ConfigError, load_config, settings_of
+from slo.settings import Settings
+
+ConfigOption = Annotated[Path, typer.Option(help="A Serve config file: its alerts, targets and periods are used.")]
+OutputOption = Annotated[Path | None, typer.Option(help="Write into this file instead of to standard output.")]
+
+
+def rules(config: ConfigOption = Path("serve.yaml"), output: OutputOption = None) -> None:
+    """Write the alert rules as a Prometheus rule file (2.42 or later)."""
+    _write(render_rules, config, output)
+
+
+def dashboard(config: ConfigOption = Path("serve.yaml"), output: OutputOption = None) -> None:
+    """Write the Grafana dashboard (10 or later), as JSON to import."""
+    _write(render_dashboard, config, output)
+
+
+def _write(render: Callable[[Settings], str], config: Path, output: Path | None) -> None:
+    try:
+        text = render(settings_of(load_config(config)))
+        if output is None:
+            sys.stdout.write(text)
+        else:
+            output.write_text(text, encoding="utf-8")
+    except (ConfigError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
