@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isclose
 from typing import Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from slo.settings.base import SettingsGroup
 
@@ -37,7 +37,8 @@ class AutoscaleSettings(SettingsGroup):
         30,
         gt=0,
         description="Rates and percentiles are of the last so many seconds, a multiple of period_s. Source: design, "
-        "three periods.",
+        "three periods: enough tokens for a P99. One bad period then counts in three evaluations; alerts that shall "
+        "need three bad ones have hold_periods: 5.",
     )
     stale_after_s: float = Field(
         25,
@@ -116,6 +117,11 @@ class AutoscaleSettings(SettingsGroup):
         description="The last replica goes (min_replicas: 0) when no promised class has asked for so long, seconds, "
         "and nothing is in flight: who comes next waits for a cold start.",
     )
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _yaml_reads_on_and_off_as_booleans(cls, value: object) -> object:
+        return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _times_hold_together(self) -> Self:

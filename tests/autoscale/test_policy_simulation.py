@@ -7,8 +7,9 @@ g: how long a scale-in can be regretted, h: the half-life of a mistake):
     a mistake doubles the quiet time, until it is at its cap, and is forgotten in h   at most log2(Q / q) + T / h
     a mistake at the cap follows a quiet time of Q                                    at most T / Q
 
-Mutations that are caught here: no doubling after a mistake; no capacity learned, so that a step is always one; capacity
-learned while replicas start; no look at whether the load recedes; a scale-in without regard to the run slots.
+Mutations that are caught here: no doubling after a mistake; a step that is always one; capacity learned while replicas
+start; no look at whether the load recedes; a load that broke gone near again. What a loop like this one does not catch,
+such as no regard to the run slots, the tests of the rules do.
 """
 
 from __future__ import annotations

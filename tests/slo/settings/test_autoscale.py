@@ -16,6 +16,10 @@ def test_period_and_window_are_the_designs() -> None:
     assert (settings.mode, settings.period_s, settings.window_s) == ("on", 10, 30)
 
 
+def test_mode_may_be_what_yaml_makes_of_on_and_off() -> None:
+    assert [AutoscaleSettings.model_validate({"mode": mode}).mode for mode in (True, False)] == ["on", "off"]
+
+
 @pytest.mark.parametrize(
     ("given", "num_replicas", "expected"),
     [
