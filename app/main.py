@@ -68,7 +68,7 @@ class Ingress:
 
     async def snapshot(self) -> IngressSnapshot:
         """What this process has counted. Called by the controller over a handle."""
-        return self._metrics.snapshot()
+        return self._metrics.snapshot({c: at_gate.num_queued for c, at_gate in self._entry.gate.state().items()})
 
 
 def build(args: Settings) -> serve.Application:

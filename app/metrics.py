@@ -7,6 +7,7 @@ Owns the totals and the rule that judges a request. One writer: each request has
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slo.histogram import Histogram
@@ -88,7 +89,7 @@ class _Traffic:
     def num_in_flight(self) -> int:
         return self.num_arrived - sum(self.outcomes.values())
 
-    def snapshot(self) -> ClassTraffic:
+    def snapshot(self, num_queued: int) -> ClassTraffic:
         return ClassTraffic(
             ttft=self.ttft.counts(),
             tbt=self.tbt.counts(),
@@ -97,6 +98,7 @@ class _Traffic:
             num_held=self.num_held,
             num_missed=self.num_missed,
             num_in_flight=self.num_in_flight,
+            num_queued=num_queued,
         )
 
 
@@ -155,12 +157,12 @@ class IngressMetrics:
         """A request ended before it had a class."""
         self._unclassified[outcome] += 1
 
-    def snapshot(self) -> IngressSnapshot:
-        """The totals as they are now."""
+    def snapshot(self, num_queued: Mapping[PriorityClass, int]) -> IngressSnapshot:
+        """The totals as they are now; `num_queued`: requests that wait at this process's gate."""
         return IngressSnapshot(
             source_id=self._source_id,
             age_s=0.0,
-            classes={priority: traffic.snapshot() for priority, traffic in self._classes.items()},
+            classes={c: traffic.snapshot(num_queued.get(c, 0)) for c, traffic in self._classes.items()},
             num_unclassified={outcome: n for outcome, n in self._unclassified.items() if n},
         )
 

@@ -92,7 +92,7 @@ def _class_view(recent: Recent, engines: Iterable[EngineSnapshot], priority: Pri
         arrivals_per_s=per_second(recent, metrics.ARRIVALS, label),
         completions_per_s=per_second(recent, metrics.REQUESTS, label, Outcome.COMPLETED.value),
         num_running=sum(load.num_running for load in loads),
-        num_waiting=sum(load.num_waiting for load in loads),
+        num_waiting=sum(load.num_waiting for load in loads) + _num_queued(recent, priority),
         num_paused=sum(load.num_paused for load in loads),
         num_swapped=sum(load.num_swapped for load in loads),
     )
@@ -106,6 +106,12 @@ def _replica_counts(served: ServedReplicas | None, fresh: int) -> ReplicaCounts 
 
 def _num_in_flight(recent: Recent) -> int:
     return sum(t.num_in_flight for a in recent.ingresses for t in a.snapshot.classes.values())
+
+
+def _num_queued(recent: Recent, priority: PriorityClass) -> int:
+    """Requests that wait at the gate: the engines do not know them, and they are demand all the same."""
+    classes = (a.snapshot.classes for a in recent.ingresses)
+    return sum(of[priority].num_queued for of in classes if priority in of)
 
 
 def _is_complete(recent: Recent, served: ServedReplicas | None, num_engines: int) -> bool:

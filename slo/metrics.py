@@ -71,7 +71,10 @@ TTFT_TARGET: Final = _gauge("ttft_target_seconds", "The class's TTFT target at P
 TBT_TARGET: Final = _gauge("tbt_target_seconds", "The class's TBT target at P99.", LABEL_CLASS)
 
 ENGINE_REQUESTS: Final = _gauge(
-    "engine_requests", "Requests in the engines: running, waiting, paused, swapped.", LABEL_CLASS, LABEL_STATE
+    "engine_requests",
+    "Running, paused, swapped in the engines; waiting there or at the gate.",
+    LABEL_CLASS,
+    LABEL_STATE,
 )
 QUEUE_WAIT: Final = _histogram("queue_wait_seconds", "Arrival at the engine to the first step.", LABEL_CLASS)
 BATCH_SIZE: Final = _histogram("batch_size", "Running requests of a step.")

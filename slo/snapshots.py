@@ -34,6 +34,8 @@ class ClassTraffic:
     """The other ended requests of such a class: shed, expired and failed ones too; rejected and cancelled ones not."""
     num_in_flight: int = 0
     """Requests that have arrived and not ended: a state, no total."""
+    num_queued: int = 0
+    """Those of them that wait at the gate, and that no engine has seen yet."""
 
 
 @dataclass(frozen=True, slots=True)

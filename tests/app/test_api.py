@@ -361,7 +361,7 @@ async def test_api_counts_each_request_where_it_is_told_to() -> None:
     await ask(FakeDispatcher(Failure(Shed("full", 1))), BODY, {"X-Priority": "P2"}, metrics=metrics)
     await ask(FakeDispatcher(ANSWER), BODY, {"X-Priority": "urgent"}, metrics=metrics)
     metrics.check_invariants()
-    snapshot = metrics.snapshot()
+    snapshot = metrics.snapshot({})
     outcomes = {priority: traffic.outcomes for priority, traffic in snapshot.classes.items() if traffic.outcomes}
     assert outcomes == {PriorityClass.P0: {Outcome.COMPLETED: 1}, PriorityClass.P2: {Outcome.SHED: 1}}
     assert snapshot.num_unclassified == {Outcome.REJECTED: 1}
@@ -373,5 +373,5 @@ async def test_api_judges_requests_by_the_targets_that_are_set() -> None:
     settings = parse_settings({"scheduler": {"targets": {"p0": {"ttft_p99_ms": 1e-6}}}})
     metrics = IngressMetrics(settings.scheduler.targets)
     await ask(FakeDispatcher(*STREAM), {**BODY, "stream": True}, {"X-Priority": "P0"}, metrics=metrics)
-    traffic = metrics.snapshot().classes[PriorityClass.P0]
+    traffic = metrics.snapshot({}).classes[PriorityClass.P0]
     assert (traffic.num_held, traffic.num_missed) == (0, 1)

@@ -39,7 +39,7 @@ def stream(meter: RequestMeter, *times_s: float, outcome: Outcome = Outcome.COMP
 
 def traffic_of(metrics: IngressMetrics, priority: PriorityClass) -> ClassTraffic:
     metrics.check_invariants()
-    return metrics.snapshot().classes[priority]
+    return metrics.snapshot({}).classes[priority]
 
 
 def test_token_times_are_none_before_there_are_tokens() -> None:
@@ -174,14 +174,14 @@ def test_metrics_keep_requests_without_a_class_apart() -> None:
     metrics = IngressMetrics(ClassTargets())
     metrics.end_unclassified(Outcome.REJECTED)
     metrics.end_unclassified(Outcome.REJECTED)
-    assert metrics.snapshot().num_unclassified == {Outcome.REJECTED: 2}
-    assert all(traffic == ClassTraffic() for traffic in metrics.snapshot().classes.values())
+    assert metrics.snapshot({}).num_unclassified == {Outcome.REJECTED: 2}
+    assert all(traffic == ClassTraffic() for traffic in metrics.snapshot({}).classes.values())
 
 
 def test_snapshot_is_a_value_that_does_not_change_afterwards_and_crosses_processes() -> None:
     metrics = IngressMetrics(ClassTargets())
     metrics.begin(P0, 0.0)
-    before = metrics.snapshot()
+    before = metrics.snapshot({})
     metrics.begin(P0, 0.0).tokens_out(1.0)
     assert (before.classes[P0].num_in_flight, before.classes[P0].ttft.count) == (1, 0)
     assert pickle.loads(pickle.dumps(before)) == before
@@ -189,8 +189,8 @@ def test_snapshot_is_a_value_that_does_not_change_afterwards_and_crosses_process
 
 def test_snapshots_of_one_process_have_one_source_and_those_of_two_differ() -> None:
     metrics, other = IngressMetrics(ClassTargets()), IngressMetrics(ClassTargets())
-    assert metrics.snapshot().source_id == metrics.snapshot().source_id != other.snapshot().source_id
-    assert metrics.snapshot().age_s == 0.0
+    assert metrics.snapshot({}).source_id == metrics.snapshot({}).source_id != other.snapshot({}).source_id
+    assert metrics.snapshot({}).age_s == 0.0
 
 
 @settings(derandomize=True, deadline=None, database=None)
@@ -210,7 +210,16 @@ def test_metrics_end_every_request_once(requests: list[tuple[PriorityClass, int,
         if outcome is not None:
             meter.end(outcome, now_s)
         metrics.check_invariants()
-    classes = metrics.snapshot().classes.values()
+    classes = metrics.snapshot({}).classes.values()
     assert sum(c.num_in_flight for c in classes) == sum(outcome is None for *_, outcome in requests)
     assert sum(c.ttft.count for c in classes) == sum(num_tokens > 0 for _, num_tokens, _ in requests)
     assert sum(c.tbt.count for c in classes) == sum(max(0, num_tokens - 1) for _, num_tokens, _ in requests)
+
+
+def test_metrics_tell_who_waits_at_the_gate() -> None:
+    snapshot = IngressMetrics(ClassTargets()).snapshot({PriorityClass.P2: 3})
+    assert {priority: traffic.num_queued for priority, traffic in snapshot.classes.items()} == {
+        PriorityClass.P0: 0,
+        PriorityClass.P1: 0,
+        PriorityClass.P2: 3,
+    }

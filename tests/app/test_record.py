@@ -64,7 +64,7 @@ def test_record_is_counted_in_its_class_once() -> None:
     with pytest.raises(AssertionError):
         record.close(None)
     metrics.check_invariants()
-    traffic = metrics.snapshot().classes[P0]
+    traffic = metrics.snapshot({}).classes[P0]
     assert (traffic.ttft.count, traffic.tbt.count, traffic.e2e.count) == (1, 1, 1)
     assert (traffic.outcomes, traffic.num_held, traffic.num_in_flight) == ({Outcome.COMPLETED: 1}, 1, 0)
 
@@ -73,7 +73,7 @@ def test_record_is_counted_apart_when_it_ends_without_a_class() -> None:
     metrics = IngressMetrics(ClassTargets())
     make_record(10.0, 10.1, metrics=metrics).close(Shed("full", 1.0))
     metrics.check_invariants()
-    snapshot = metrics.snapshot()
+    snapshot = metrics.snapshot({})
     assert snapshot.num_unclassified == {Outcome.SHED: 1}
     assert not any(traffic.outcomes for traffic in snapshot.classes.values())
 
@@ -88,7 +88,7 @@ def test_record_ttft_is_unchanged_by_a_later_preemption_and_the_stall_shows_in_t
     for _ in range(4):
         record.tokens_out()
     record.close(None)
-    traffic = metrics.snapshot().classes[P0]
+    traffic = metrics.snapshot({}).classes[P0]
     assert (traffic.ttft.count, traffic.ttft.sum) == (1, pytest.approx(0.08))
     assert (traffic.tbt.count, traffic.tbt.quantile(0.99)) == (3, pytest.approx(5.0, rel=0.2))
     assert traffic.e2e.sum == pytest.approx(5.1)

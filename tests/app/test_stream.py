@@ -32,7 +32,7 @@ def make_record() -> RequestRecord:
 def traffic_of(record: RequestRecord) -> ClassTraffic:
     """What was counted of `record`."""
     record.metrics.check_invariants()
-    return record.metrics.snapshot().classes[PriorityClass.P1]
+    return record.metrics.snapshot({}).classes[PriorityClass.P1]
 
 
 def send_answer(record: RequestRecord, *script: Step, spec_version: str = "2.3") -> tuple[Exchange, FakeDispatcher]:

@@ -52,6 +52,16 @@ def test_view_of_nobody_knows_nothing() -> None:
     assert view.num_waiting == 0
 
 
+def test_requests_at_the_gate_wait_too() -> None:
+    at_gate = {P0: ClassTraffic(num_in_flight=9, num_queued=7), P2: ClassTraffic(num_in_flight=5, num_queued=5)}
+    told = (
+        [ingress(classes=at_gate), ingress("other", classes=at_gate)],
+        [engine(classes={P0: ClassLoad(num_waiting=1)})],
+    )
+    view = view_of(recent_of(told))
+    assert (view.classes[P0].num_waiting, view.classes[P1].num_waiting, view.classes[P2].num_waiting) == (15, 0, 10)
+
+
 def test_latencies_are_of_the_window_not_of_the_whole_past() -> None:
     def told(*values_s: float) -> tuple[list[IngressSnapshot], list[EngineSnapshot]]:
         traffic = ClassTraffic(ttft=latencies(values_s), tbt=latencies(values_s))
