@@ -91,6 +91,7 @@ def _class_view(recent: Recent, engines: Iterable[EngineSnapshot], priority: Pri
         tbt_p99_s=p99_of(recent.grown.histogram(metrics.TBT, label)),
         arrivals_per_s=per_second(recent, metrics.ARRIVALS, label),
         completions_per_s=per_second(recent, metrics.REQUESTS, label, Outcome.COMPLETED.value),
+        starts_per_s=_starts_per_s(recent, label) if loads else None,
         num_running=sum(load.num_running for load in loads),
         num_waiting=sum(load.num_waiting for load in loads) + _num_queued(recent, priority),
         num_paused=sum(load.num_paused for load in loads),
@@ -106,6 +107,12 @@ def _replica_counts(served: ServedReplicas | None, fresh: int) -> ReplicaCounts 
 
 def _num_in_flight(recent: Recent) -> int:
     return sum(t.num_in_flight for a in recent.ingresses for t in a.snapshot.classes.values())
+
+
+def _starts_per_s(recent: Recent, label: str) -> float | None:
+    """Requests that got their first step, a second; None while there is no window yet."""
+    waited = recent.grown.histogram(metrics.QUEUE_WAIT, label)
+    return None if recent.span_s is None or waited is None else waited.count / recent.span_s
 
 
 def _num_queued(recent: Recent, priority: PriorityClass) -> int:

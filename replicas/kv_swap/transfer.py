@@ -24,7 +24,8 @@ Bytes2D = npt.NDArray[np.uint8]
 PIECE_BYTES = 2**19
 """The CPU copies so much at a time, bytes: it fits into the cache of a core, and takes Python's lock but twice."""
 BUSY_SHARE = 0.5
-"""Of the time, the CPU copies so much and then rests, for the forward pass, which reads the same memory."""
+"""Of the time, the CPU copies so much and then rests, for the forward pass, which needs the same memory and the same
+cores. Measured on two busy cores, a step beside copies: 1.1 times as long as one without, 1.2 times with 1.0 here."""
 REST_S = 5e-4
 """Rests are saved up to this, seconds: shorter ones are not slept exactly."""
 

@@ -1,8 +1,8 @@
 """What holds for the policy whatever it is shown: random fleets that start, fail and fall silent; clocks that jump.
 
-Mutations that are caught here: a clamp left out; rules asked in another order (a scale-in, or a start given up, before
-the breach); no look at `is_complete` in a scale-in, or in a start given up; STARTING or SETTLING left out; a quiet time
-that goes on after a scale-in; the cap on watched time left out; a field of the state that does not survive a restart.
+Mutations that are caught here: a clamp left out; a start given up before the breach is asked about; no look at
+`is_complete` in a scale-in, or in a start given up; STARTING or SETTLING left out; the cap of a step left out; a quiet
+time that goes on after a scale-in; the cap on watched time left out; a field of the state that is lost in a restart.
 """
 
 from __future__ import annotations

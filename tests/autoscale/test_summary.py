@@ -113,6 +113,16 @@ def test_only_completed_requests_are_completions() -> None:
     assert view.classes[P0].completions_per_s == pytest.approx(0.1)
 
 
+def test_requests_that_began_to_run_are_starts_whether_they_have_ended_or_not() -> None:
+    def told(number: int) -> tuple[list[IngressSnapshot], list[EngineSnapshot]]:
+        return [], [engine(classes={P0: ClassLoad(queue_wait=latencies([0.01] * number))})]
+
+    view = view_of(recent_of(told(5), told(25)))
+    assert view.classes[P0].starts_per_s == pytest.approx(25 / 20)
+    assert view.classes[P1].starts_per_s == 0
+    assert view_of(recent_of(([ingress()], []))).classes[P0].starts_per_s is None
+
+
 def test_states_are_summed_over_replicas() -> None:
     load = ClassLoad(num_running=1, num_waiting=2, num_paused=3, num_swapped=4)
     engines = [engine("a", {P0: load, P2: load}, saturation=0.2), engine("b", {P0: load}, saturation=0.4)]
