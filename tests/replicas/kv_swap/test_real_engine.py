@@ -22,6 +22,7 @@ from replicas.kv_swap.configuration import transfer_config
 from replicas.kv_swap.counts import LossReason
 from replicas.kv_swap.moves import Tier
 from replicas.scheduler import PriorityScheduler
+from replicas.scheduler.step_cost import StepCost
 from slo.priority import PriorityClass
 from slo.settings.scheduling import SchedulerSettings
 from slo.settings.swap import SwapSettings
@@ -45,6 +46,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+
+
+@pytest.fixture(autouse=True)
+def _speed_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where computing again is quicker than a copy, as it may be with this model, it is chosen: not here."""
+    monkeypatch.setattr(StepCost, "prefill_tokens_per_s", None)
 
 
 @pytest.fixture(scope="module")
