@@ -13,6 +13,7 @@ def logger() -> Iterator[logging.Logger]:
     logger = logging.getLogger(ROOT)
     before = (logger.level, logger.propagate, list(logger.handlers))
     logger.handlers.clear()
+    logger.propagate = True  # or pytest would put handlers of its own on it
     yield logger
     logger.level, logger.propagate, logger.handlers[:] = before
 
