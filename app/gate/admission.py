@@ -88,12 +88,10 @@ class GateView:
 
 
 def decide_admission(view: GateView, ask: Ask, max_retry_after_s: float, now_s: float) -> Decision:
-    """What happens to `ask` now."""
+    """What happens to `ask` now. Where no replica runs it waits for one: one may be starting, or be woken by it."""
     wait_s = estimate_wait_s(view, ask.priority, view.tokens_ahead)
     limits = view.limits.classes[ask.priority]
     retry_after_s = _retry_after_s(wait_s, limits.queue_timeout_s, max_retry_after_s)
-    if view.limits.num_replicas == 0:
-        return Refuse(Ending.NO_REPLICA, retry_after_s)
     runs_now = not _is_someone_before(view, ask.priority) and fits_in_flight(view, ask)
     if not runs_now and wait_s is not None and wait_s > limits.max_wait_s:
         return Refuse(Ending.WAIT_TOO_LONG, retry_after_s)

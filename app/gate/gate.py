@@ -78,7 +78,7 @@ class Gate:
         Raises:
             Shed: refused for load, or gave way to what is served before it.
             Expired: it waited for its class's time-out.
-            ReplicaLost: no replica runs, or this process shuts down.
+            ReplicaLost: no replica ran when its time-out was over, or this process shuts down.
         """
         number = await self._enter(ask)
         try:
@@ -157,7 +157,7 @@ class Gate:
     def _settle(self, now_s: float) -> None:
         """Makes everything as it has to be at `now_s`; the last thing in each step."""
         for waiter in self._backlog.expired(now_s):
-            self._end(waiter, Ending.EXPIRED)
+            self._end(waiter, Ending.EXPIRED if self._limits.num_replicas else Ending.NO_REPLICA)
         while (following := self._next(now_s)) is not None:
             self._let_in(following)
         self._measure(now_s)

@@ -170,9 +170,9 @@ async def test_request_is_answered_429_with_retry_after_when_the_queue_is_full(r
     assert sorted(records.outcomes) == ["cancelled", "cancelled", "shed"]
 
 
-async def test_request_is_answered_503_when_no_replica_runs(records: RecordLines) -> None:
+async def test_request_is_answered_503_when_nothing_can_serve(records: RecordLines) -> None:
     served = Served(ANSWER, keyed=False)
-    served.entry.gate.set_num_replicas(0)
+    served.entry.gate.close()
     response = await served.ask()
     assert response.status_code == 503
     assert response.headers["retry-after"] == "1"

@@ -90,8 +90,8 @@ def test_decide_admits_when_there_is_room_and_nobody_waits_before(found: GateVie
     assert decide(found) == expected
 
 
-def test_decide_refuses_when_no_replica_runs() -> None:
-    assert decide(view(num_replicas=0)) == Refuse(Ending.NO_REPLICA, 1)
+def test_decide_lets_a_request_wait_for_a_replica_when_none_runs() -> None:
+    assert decide(view(num_replicas=0)) == QUEUED
 
 
 @pytest.mark.parametrize(("of_tenant", "is_alone", "fits"), [(2, False, True), (3, False, False), (3, True, True)])

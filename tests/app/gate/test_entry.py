@@ -89,7 +89,7 @@ async def test_permit_comes_back_when_the_replies_break_off(error: BaseException
 
 async def test_refusal_is_yielded_as_a_failure_and_the_replies_are_closed_unbegun() -> None:
     of, dispatcher = entry(), FakeDispatcher(DOCUMENT)
-    of.gate.set_num_replicas(0)
+    of.gate.close()
     generated = dispatcher.generate(CALL)
     (reply,) = await all_of(of.admitted(await ask(of), generated))
     assert isinstance(reply, Failure)

@@ -300,12 +300,16 @@ async def test_gate_expects_more_of_more_replicas() -> None:
     await desk.end()
 
 
-async def test_gate_answers_that_nothing_can_serve_when_no_replica_runs() -> None:
+async def test_gate_answers_that_nothing_can_serve_when_no_replica_comes_in_time() -> None:
     desk = Desk(num_replicas=0)
     refused = await desk.ask(P0)
+    assert refused.waits
+    await desk.pass_time(3)
     assert isinstance(refused.error, ReplicaLost)
+    woken = await desk.ask(P0)
     desk.gate.set_num_replicas(1)
-    assert (await desk.ask(P0)).is_admitted
+    await desk.settle()
+    assert woken.is_admitted
     await desk.end()
     assert desk.endings(P0) == {Ending.NO_REPLICA: 1, Ending.ADMITTED: 1}
 
@@ -340,7 +344,8 @@ async def test_gate_expires_nobody_when_the_clock_jumps(jump_s: float) -> None:
 async def test_gate_logs_a_refusal_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk(num_replicas=0)
     with caplog.at_level(logging.INFO, "expresslane.gate"):
-        await desk.ask(P2, "team-a")
+        await desk.ask(P0, "team-a")
+        await desk.pass_time(3)
     assert [record.getMessage() for record in caplog.records] == [
-        "request_id=r0 class=P2 tenant='team-a' reason=no_replica"
+        "request_id=r0 class=P0 tenant='team-a' reason=no_replica"
     ]
