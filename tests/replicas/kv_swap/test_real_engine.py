@@ -83,6 +83,16 @@ def test_engine_answers_many_greedy_requests_the_same_when_they_are_swapped(
     assert min(counts.swap.num_bytes.values()) > 0
     assert counts.num_refused == 0
     assert counts.swap.num_recomputed[LossReason.NO_ROOM] == 0
+    assert counts.num_recomputed_tokens == 0
+
+
+def test_engine_computes_again_what_swap_would_have_kept(model: Path, undisturbed: Mapping[str, list[int]]) -> None:
+    """The same load without swap."""
+    with _engine(model, num_blocks=40, prefix_cache=False, swap=None) as engine:
+        answers = _run(engine, _requests())
+        counts = _scheduler_of(engine).preemption_counts
+    assert answers == undisturbed
+    assert counts.num_recomputed_tokens > 1000
 
 
 def test_engine_recomputes_when_the_host_pool_is_full(model: Path, undisturbed: Mapping[str, list[int]]) -> None:
