@@ -13,6 +13,7 @@ import json
 from typing import Final
 
 from autoscale.grafana import RATE_RANGE, REFERENCE, Panel, Query, Row, Unit, dashboard
+from autoscale.signals import WAITING_BY_CLASS
 from slo import metrics
 from slo.metrics import (
     LABEL_ALERT,
@@ -151,9 +152,13 @@ def _requests() -> tuple[Panel, ...]:
 
 
 def _queues() -> tuple[Panel, ...]:
-    waiting = f'max by ({LABEL_CLASS}) ({metrics.ENGINE_REQUESTS.name}{{{LABEL_STATE}="waiting"}})'
     return (
-        Panel("Waiting", "In the engines' queues, by class.", Unit.COUNT, (Query(waiting, _each(LABEL_CLASS)),)),
+        Panel(
+            "Waiting",
+            "At the gate and in the engines' queues, by class.",
+            Unit.COUNT,
+            (Query(WAITING_BY_CLASS, _each(LABEL_CLASS)),),
+        ),
         Panel(
             "Queue wait, P99",
             metrics.QUEUE_WAIT.help,

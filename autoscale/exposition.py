@@ -21,7 +21,7 @@ from autoscale.series import Series, Totals
 from autoscale.view import FleetView
 from slo import metrics
 from slo.histogram import HistogramCounts
-from slo.metrics import Metric, MetricKind
+from slo.metrics import EngineState, Metric, MetricKind
 from slo.priority import PriorityClass
 from slo.settings.targets import ClassTargets
 from slo.snapshots import EngineSnapshot, IngressSnapshot
@@ -31,15 +31,6 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 Value = TypeVar("Value", float, HistogramCounts)
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
-
-
-class EngineState(Enum):
-    """Where a request is in its engine, as a metric label."""
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    PAUSED = "paused"
-    SWAPPED = "swapped"
 
 
 class ReplicaState(Enum):
@@ -132,9 +123,9 @@ class _Fleet(Collector):
         for metric in metrics.ALL:
             match metric.kind:
                 case MetricKind.COUNTER:
-                    yield from _counter(metric, counters.of(metric))
+                    yield from _numbers(CounterMetricFamily, metric, counters.of(metric))
                 case MetricKind.GAUGE:
-                    yield from _gauge(metric, gauges.of(metric))
+                    yield from _numbers(GaugeMetricFamily, metric, gauges.of(metric))
                 case MetricKind.HISTOGRAM:
                     yield from _histogram(metric, histograms.of(metric))
 
@@ -149,16 +140,12 @@ class _ByMetric(Generic[Value]):
         return self._values.get(metric.name, {})
 
 
-def _counter(metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Family]:
-    family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for labels, value in values.items():
-        family.add_metric(labels, value)
-    if values:
-        yield family
-
-
-def _gauge(metric: Metric, values: Mapping[tuple[str, ...], float]) -> Iterator[Family]:
-    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+def _numbers(
+    family_of: type[CounterMetricFamily] | type[GaugeMetricFamily],
+    metric: Metric,
+    values: Mapping[tuple[str, ...], float],
+) -> Iterator[Family]:
+    family = family_of(metric.name, metric.help, labels=metric.labels)
     for labels, value in values.items():
         family.add_metric(labels, value)
     if values:

@@ -138,11 +138,15 @@ GPU_UTILISATION: Final = Signal(
     lambda view: view.gpu_utilisation_ratio,
     f"max({metrics.GPU_UTILISATION.name})",
 )
+WAITING_BY_CLASS: Final = (
+    f'max by ({LABEL_CLASS}) ({metrics.ENGINE_REQUESTS.name}{{{LABEL_STATE}="{metrics.EngineState.WAITING.value}"}})'
+)
+"""PromQL: each ingress process tells the whole fleet's number, so the highest of them."""
 NUM_WAITING: Final = Signal(
     "waiting requests",
     "",
     lambda view: view.num_waiting,
-    f'sum(max by ({LABEL_CLASS}) ({metrics.ENGINE_REQUESTS.name}{{{LABEL_STATE}="waiting"}}))',
+    f"sum({WAITING_BY_CLASS})",
 )
 KV_HIT_RATIO: Final = Signal(
     "KV hit rate",

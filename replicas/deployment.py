@@ -47,8 +47,7 @@ class Replica:
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Reply, None]:
         """The replies to `call`. Cancelling it aborts the request in the engine."""
-        if self._engine.get_num_unfinished_requests() == 0:
-            self._statistics.note_idle()
+        self._note_if_idle()
         answered = False
         try:
             async with aclosing(self._openai.generate(call)) as replies:
@@ -81,9 +80,13 @@ class Replica:
         """
         await self.check_health()
         gpus = await asyncio.to_thread(self._gpus.read)  # It may wait for the driver.
+        self._note_if_idle()
+        return self._statistics.snapshot(gpus)
+
+    def _note_if_idle(self) -> None:
+        """An idle engine says nothing, and what it said last is not old."""
         if self._engine.get_num_unfinished_requests() == 0:
             self._statistics.note_idle()
-        return self._statistics.snapshot(gpus)
 
     async def check_health(self) -> None:
         """Called by Serve. Raises RuntimeError (no type of vLLM's: it crosses processes) when the engine is dead."""

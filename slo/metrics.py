@@ -29,6 +29,15 @@ class MetricKind(Enum):
     HISTOGRAM = "histogram"
 
 
+class EngineState(Enum):
+    """Where a request is, as a label of ENGINE_REQUESTS."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    SWAPPED = "swapped"
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One metric family. A counter's name ends in `_total`, as its series does."""
