@@ -1,10 +1,13 @@
-# `make serve` runs the application on this machine; `make test` checks everything.
+# `make serve` runs the application on this machine; `make test` checks everything (first what starts no engine, on
+# all cores; then what does, one after the other). The same examples each time; plain `pytest` tries others.
 #   PORT=8000         HTTP port
 #   MODEL=            a local directory or a hub name; the embedded default model unless set
 #   CONFIG=serve.yaml a Serve config file
+# `make bench` compares it with stock vLLM here: COMPARISON=mixed (docs/compare.md)
 
 VENV ?= .venv
 CONFIG ?= serve.yaml
+COMPARISON ?= mixed
 EXTRA ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 BIN := $(VENV)/bin
 
@@ -15,7 +18,8 @@ serve:
 	@exec $(BIN)/expresslane serve --config $(CONFIG) $(if $(PORT),--port $(PORT)) $(if $(MODEL),--model $(MODEL))
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --hypothesis-profile=ci -m "not engine and not e2e" -n logical --dist loadfile
+	$(BIN)/python -m pytest --hypothesis-profile=ci -m "engine or e2e"
 
 check:
 	@requirements/install.sh $(VENV) $(EXTRA) dev
@@ -27,7 +31,7 @@ check:
 
 bench:
 	@requirements/install.sh $(VENV) $(EXTRA)
-	$(BIN)/python -m bench.urgent_under_batch
+	$(BIN)/expresslane compare $(COMPARISON)
 
 lock:
 	$(BIN)/python -m pip install uv

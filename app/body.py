@@ -8,10 +8,13 @@ from typing import Any
 from pydantic_core import from_json
 from starlette.requests import Request
 
+from app.errors import MAX_QUOTED, quoted
 from slo.errors import Rejected, RejectReason
 
 DROPPED_FIELDS = ("priority", "request_id", "kv_transfer_params", "ec_transfer_params")
 """Fields of vLLM's protocol that a client must not set: the engine's priority, ids, and moves between engines."""
+
+MIN_NUMBER, MAX_NUMBER = -(2**63), 2**63 - 1
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
@@ -22,8 +25,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         starlette.requests.ClientDisconnect: the client left before it was sent.
     """
     raw = bytearray()
-    declared = request.headers.get("content-length", "")
-    if re.fullmatch(r"[0-9]{1,18}", declared) and int(declared) > max_bytes:
+    if num_declared(request.headers.get("content-length")) > max_bytes:
         raise _too_large(max_bytes)
     async for part in request.stream():
         raw += part
@@ -32,13 +34,19 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     return bytes(raw)
 
 
+def num_declared(content_length: str | None) -> int:
+    """Bytes that a request's `content-length` tells; 0: it tells none."""
+    return int(content_length) if content_length and re.fullmatch(r"[0-9]{1,18}", content_length) else 0
+
+
 def parse_json_object(raw: bytes) -> dict[str, Any]:
     """`raw` as a JSON object. Refuses NaN, Infinity, lone surrogates and nesting too deep to handle.
 
-    A number beyond a float's range (`1e999`) reads as infinity; vLLM refuses it where it would harm.
+    A number beyond a float's range (`1e999`) reads as infinity; vLLM refuses it where it would harm. A field that is a
+    whole number must fit 64 bits: vLLM passes some on to its engine unchecked, and then fails to send them there.
 
     Raises:
-        Rejected: `raw` is empty, no JSON, or no object.
+        Rejected: `raw` is empty, no JSON, or no object, or a field's number is too large.
     """
     if not raw.strip():
         raise Rejected("the request has no body; a JSON object is expected")
@@ -48,6 +56,9 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
         raise Rejected(f"the body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise Rejected(f"the body must be a JSON object, not {_json_type(value)}")
+    for name, field in value.items():
+        if isinstance(field, int) and not MIN_NUMBER <= field <= MAX_NUMBER:
+            raise Rejected(f"{quoted(name)}: the number does not fit 64 bits", param=name[:MAX_QUOTED])
     return value
 
 

@@ -1,15 +1,12 @@
-"""The controller as the ingress reaches it: `app.operator.Operator` over a Ray Serve handle."""
+"""The controller over a Ray Serve handle, as the ingress asks it: `app.operator.Operator`, `app.gate.fleet.Fleet`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
-
-from slo.errors import ControllerAway
+from app.handle_answers import told_by
+from slo.errors import ControllerAway, Rejected
 from slo.status import AlertsReport, StatusReport
 
 if TYPE_CHECKING:
@@ -30,9 +27,9 @@ class ServeOperator:
         text: str = await self._told(self._controller.metrics.remote())
         return text
 
-    async def status(self) -> StatusReport:
+    async def status(self, model: str | None) -> StatusReport:
         """See `Operator.status`."""
-        report: StatusReport = await self._told(self._controller.status.remote())
+        report: StatusReport = await self._told(self._controller.status.remote(model))
         return report
 
     async def alerts(self) -> AlertsReport:
@@ -40,15 +37,11 @@ class ServeOperator:
         report: AlertsReport = await self._told(self._controller.alerts.remote())
         return report
 
+    async def num_running_replicas(self, model: str) -> int | None:
+        """See `Fleet.num_running_replicas`."""
+        running: int | None = await self._told(self._controller.num_running_replicas.remote(model))
+        return running
+
     async def _told(self, answer: Awaitable[Told]) -> Told:
-        try:
-            async with asyncio.timeout(self._answer_timeout_s):
-                return await answer
-        except TimeoutError:
-            raise ControllerAway("the controller did not answer in time") from None
-        except RayTaskError as error:
-            if isinstance(error.cause, ControllerAway):
-                raise error.cause from None
-            raise ControllerAway("the controller failed while answering; its log says why") from None
-        except (RayError, BackPressureError, DeploymentUnavailableError):
-            raise ControllerAway("the controller is not there; Serve starts it again") from None
+        passed_on = (ControllerAway, Rejected)
+        return await told_by("the controller", answer, self._answer_timeout_s, ControllerAway, passed_on)

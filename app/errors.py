@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slo.errors import (
+    BatchesAway,
     ControllerAway,
     EngineFailed,
     Expired,
@@ -17,6 +18,7 @@ from slo.errors import (
     ReplicaLost,
     ServingError,
     Shed,
+    StorageFull,
 )
 
 MAX_QUOTED = 100
@@ -29,6 +31,8 @@ _REJECT_STATUS: Mapping[RejectReason, int] = {
     RejectReason.UNKNOWN_ROUTE: 404,
     RejectReason.WRONG_METHOD: 405,
     RejectReason.NOT_SUPPORTED: 501,
+    RejectReason.NOT_FOUND: 404,
+    RejectReason.IN_USE: 409,
 }
 
 
@@ -66,6 +70,10 @@ def to_http(error: ServingError) -> HttpError:
             return HttpError(503, _error_object(error, "service_unavailable", "replica_lost"), {"retry-after": "1"})
         case ControllerAway():
             return HttpError(503, _error_object(error, "service_unavailable", "controller_away"), {"retry-after": "1"})
+        case BatchesAway():
+            return HttpError(503, _error_object(error, "service_unavailable", "batches_away"), {"retry-after": "1"})
+        case StorageFull():
+            return HttpError(507, _error_object(error, "server_error", "storage_full"))
         case EngineFailed():
             return HttpError(500, _error_object(error, "server_error", "engine_failed"))
         case _:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slo.histogram import Histogram
+from slo.messages import Recovery
 from slo.outcome import Outcome
 from slo.priority import PriorityClass
 from slo.settings import ClassTargets, LatencyTargets
@@ -146,6 +147,7 @@ class IngressMetrics:
         self._source_id = uuid.uuid4().hex
         self._classes = {c: _Traffic(targets.of(c)) for c in PriorityClass}
         self._unclassified = dict.fromkeys(Outcome, 0)
+        self._recoveries = dict.fromkeys(Recovery, 0)
 
     def begin(self, priority: PriorityClass, arrived_s: float) -> RequestMeter:
         """A request that arrived at `arrived_s` (of the clock that all its times are of) is of class `priority`."""
@@ -157,6 +159,10 @@ class IngressMetrics:
         """A request ended before it had a class."""
         self._unclassified[outcome] += 1
 
+    def recovered(self, recovery: Recovery) -> None:
+        """A request lost its replica, and this became of it; once for each loss."""
+        self._recoveries[recovery] += 1
+
     def snapshot(self, num_queued: Mapping[PriorityClass, int]) -> IngressSnapshot:
         """The totals as they are now; `num_queued`: requests that wait at this process's gate."""
         return IngressSnapshot(
@@ -164,6 +170,7 @@ class IngressMetrics:
             age_s=0.0,
             classes={c: traffic.snapshot(num_queued.get(c, 0)) for c, traffic in self._classes.items()},
             num_unclassified={outcome: n for outcome, n in self._unclassified.items() if n},
+            recoveries={recovery: n for recovery, n in self._recoveries.items() if n},
         )
 
     def check_invariants(self) -> None:

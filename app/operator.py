@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fastapi import FastAPI
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from app.openapi import Descriptions
 from slo.status import AlertsReport, Report, StatusReport
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -31,8 +33,8 @@ class Operator(Protocol):
         """The fleet in Prometheus' text format. Raises ControllerAway."""
         ...
 
-    async def status(self) -> StatusReport:
-        """The fleet. Raises ControllerAway."""
+    async def status(self, model: str | None) -> StatusReport:
+        """The fleet of `model`, by default the first. Raises ControllerAway; Rejected: there is no such model."""
         ...
 
     async def alerts(self) -> AlertsReport:
@@ -53,9 +55,9 @@ class OperatorApi:
         text = await self._operator.metrics()
         return Response(text, headers={"content-type": METRICS_CONTENT_TYPE, **NO_STORE})
 
-    async def status(self) -> Response:
-        """GET /v1/status."""
-        return _json(await self._operator.status())
+    async def status(self, request: Request) -> Response:
+        """GET /v1/status, of one model where the query names one."""
+        return _json(await self._operator.status(request.query_params.get("model")))
 
     async def alerts(self) -> Response:
         """GET /v1/alerts."""
@@ -66,17 +68,17 @@ class OperatorApi:
         return HTMLResponse(self._page, headers=self._page_headers)
 
 
-def add_operator_routes(app: FastAPI, operator: Operator) -> None:
+def add_operator_routes(app: FastAPI, operator: Operator, descriptions: Descriptions) -> None:
     """Adds the routes to `app`; reads the page once."""
     api = OperatorApi(operator, STATUS_PAGE.read_text(encoding="utf-8"))
-    routes: list[tuple[str, Callable[[], Any]]] = [
+    routes: list[tuple[str, Callable[..., Any]]] = [
         ("/metrics", api.metrics),
         ("/v1/status", api.status),
         ("/v1/alerts", api.alerts),
         ("/status", api.page),
     ]
     for path, handler in routes:
-        app.add_api_route(path, handler, methods=["GET"], response_model=None)
+        app.add_api_route(path, handler, methods=["GET"], response_model=None, **descriptions.of(path))
 
 
 def page_headers(page: str) -> dict[str, str]:

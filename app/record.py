@@ -30,9 +30,11 @@ class RequestRecord:
     def __post_init__(self) -> None:
         self.arrived_s = self.clock()
 
-    def classified(self, decision: Classification) -> None:
-        """The request has its class. Called once at most, and before any token."""
+    def classified(self, decision: Classification, metrics: IngressMetrics | None = None) -> None:
+        """The request has its class, and is counted in `metrics` if it came to another model. Called once at most, and
+        before any token."""
         self.classification = decision
+        self.metrics = metrics or self.metrics
         self._meter = self.metrics.begin(decision.priority, self.arrived_s)
 
     def tokens_out(self) -> None:

@@ -30,10 +30,16 @@ async def answer(replies: AsyncGenerator[Reply, None], record: RequestRecord, he
     if isinstance(first, Chunk):
         return EventStream(first, replies, record, headers)
     await replies.aclose()
+    document = document_of(first)
+    record.close(None)
+    return Response(document, media_type="application/json", headers=dict(headers))
+
+
+def document_of(first: Reply | None) -> str:
+    """The whole answer, in the first reply to a request that is not streamed. Raises ServingError: it holds none."""
     match first:
         case Document(json=document):
-            record.close(None)
-            return Response(document, media_type="application/json", headers=dict(headers))
+            return document
         case Failure(error=error):
             raise error
         case _:

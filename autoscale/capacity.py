@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from math import ceil, exp
 
 from autoscale.demand import demand_of
-from autoscale.pressure import is_over, predicts_miss
+from autoscale.pressure import is_over, is_ttft_over, predicts_miss, starts_per_s
 from autoscale.view import ClassView
 from slo.priority import PriorityClass
-from slo.settings import AutoscaleSettings, ClassTargets
+from slo.settings import AutoscaleSettings, ClassTargets, LatencyTargets
 
 LOAD_MEMORY_WINDOWS = 2
 """The smoothed load follows a change to 63 % in so many windows: latencies of a window lag behind a burst as much."""
@@ -22,6 +22,8 @@ LEAST_BROKEN_IN_FLIGHT = 1.0
 """A target that breaks with less than one request in flight a replica, on average, broke for one request."""
 FORGOTTEN_LOAD = 1e6
 """A broken load that has aged beyond this says nothing any more."""
+LEAST_LATE_STARTS = 100
+"""A P99 of fewer requests is their slowest one, which may have been late by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class ClassRecord:
     """Periods in a row in which a P99 was above its target."""
     num_missing: int = 0
     """Periods in a row in which the queue predicted a miss."""
+    num_late_starts: float = 0.0
+    """Requests that have started since TTFT P99 rose above its target and stayed there."""
 
     def watched(
         self,
@@ -105,6 +109,7 @@ class ClassRecord:
     ) -> ClassRecord:
         """The record after a look; what was seen of the load is not yet evidence of what a replica carries."""
         view, demand = classes.get(self.priority, ClassView()), demand_of(self.priority, classes)
+        target = targets.of(self.priority)
         weight = 1 - exp(-elapsed_s / (LOAD_MEMORY_WINDOWS * settings.window_s))
         share = 0.5 ** (elapsed_s / settings.capacity_half_life_s)
         return ClassRecord(
@@ -113,13 +118,22 @@ class ClassRecord:
             self.arrivals.watched(demand.arrivals_per_s, weight, share),
             _lower(self.ttft_floor_s, view.ttft_p99_s, share),
             _lower(self.tbt_floor_s, view.tbt_p99_s, share),
-            self.num_over + 1 if is_over(view, targets.of(self.priority)) else 0,
+            self.num_over + 1 if is_over(view, target) else 0,
             self.num_missing + 1 if predicts_miss(self.priority, classes, targets, settings.settle_s) else 0,
+            self.num_late_starts + elapsed_s * starts_per_s(view) if is_ttft_over(view, target) else 0.0,
         )
 
     def is_broken(self, settings: AutoscaleSettings) -> bool:
         """A target has been missed for long enough to be no accident."""
         return max(self.num_over, self.num_missing) >= settings.queue_periods
+
+    def is_ttft_broken(self, target: LatencyTargets, settings: AutoscaleSettings) -> bool:
+        """TTFT P99 has been above its target for long enough to be no accident, and fewer requests a replica were seen
+        to keep it: it is not the prompts alone that take so long."""
+        if target.ttft_p99_ms is None or self.ttft_floor_s is None:
+            return False
+        has_lasted = self.num_over >= settings.queue_periods and self.num_late_starts >= LEAST_LATE_STARTS
+        return has_lasted and self.ttft_floor_s <= target.ttft_p99_ms / 1000
 
     def learned(
         self, classes: Mapping[PriorityClass, ClassView], num_replicas: int, settings: AutoscaleSettings
@@ -129,6 +143,8 @@ class ClassRecord:
         in_flight = self.in_flight.sustained(demand.in_flight) / num_replicas
         served = self.arrivals.sustained(demand.served_per_s) / num_replicas
         if self.is_broken(settings):
+            if demand.is_receding:  # what is late still is so of a load that has gone
+                return self
             return self._with_bands(
                 self.in_flight.band.having_broken(max(in_flight, LEAST_BROKEN_IN_FLIGHT)),
                 self.arrivals.band.having_broken(served) if served else self.arrivals.band,
@@ -160,7 +176,7 @@ class ClassRecord:
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless the record holds together."""
-        assert min(self.num_over, self.num_missing) >= 0, self
+        assert min(self.num_over, self.num_missing, self.num_late_starts) >= 0, self
         self.in_flight.band.check_invariants()
         self.arrivals.band.check_invariants()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
-from autoscale.capacity import ClassRecord
+from autoscale.capacity import LEAST_BROKEN_IN_FLIGHT, ClassRecord
 from autoscale.decision import ScalingDecision, ScalingReason, ScalingRules
 from autoscale.demand import demand_of
 from autoscale.pressure import forecast_queue, is_tbt_over
@@ -114,12 +114,14 @@ def _target_in_force(replicas: ReplicaCounts, state: ScalingState, settings: Aut
 def _troubles(
     view: FleetView, breaches: Set[PriorityClass], records: Sequence[ClassRecord], rules: ScalingRules
 ) -> Iterator[Trouble]:
-    """The most urgent class first, for each a breach before a queue."""
+    """The most urgent class first; for each a breach of TBT before a queue, and that before late first tokens."""
     for record in records:
         if record.priority in breaches and rules.targets.of(record.priority).promised:
             yield _breach(record, view, rules)
         if record.num_missing >= rules.settings.queue_periods:
             yield _miss(record.priority, view)
+        if _is_ttft_broken(record, view, rules):
+            yield _late(record, view, rules)
 
 
 def _breach(record: ClassRecord, view: FleetView, rules: ScalingRules) -> Trouble:
@@ -147,6 +149,21 @@ def _miss(priority: PriorityClass, view: FleetView) -> Trouble:
         f"so that the last starts in {forecast.wait_s:.3g} s"
     )
     return Trouble(priority, ScalingReason.QUEUE_GROWTH, detail)
+
+
+def _is_ttft_broken(record: ClassRecord, view: FleetView, rules: ScalingRules) -> bool:
+    """First tokens are late, and more replicas would change that: each has more than one request to serve."""
+    if view.replicas is None or not record.is_ttft_broken(rules.targets.of(record.priority), rules.settings):
+        return False
+    return demand_of(record.priority, view.classes).in_flight > LEAST_BROKEN_IN_FLIGHT * view.replicas.running
+
+
+def _late(record: ClassRecord, view: FleetView, rules: ScalingRules) -> Trouble:
+    """The engines keep TBT by reading prompts more slowly, so that a fleet that is too small shows in TTFT."""
+    priority, target_ms = record.priority, rules.targets.of(record.priority).ttft_p99_ms or 0
+    p99_s = view.classes[priority].ttft_p99_s or 0.0
+    detail = f"{priority.name}: TTFT P99 {p99_s * 1000:.3g} ms, target {target_ms:g} ms"
+    return Trouble(priority, ScalingReason.TTFT_BREACH, detail, not _recedes(record, view, rules.settings))
 
 
 def _room(

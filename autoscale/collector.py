@@ -19,22 +19,24 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 
 from autoscale.window import Answer, Collection, Snapshot
-from slo.snapshots import EngineSnapshot, IngressSnapshot
+from slo.snapshots import BatchSnapshot, EngineSnapshot, IngressSnapshot
 
 if TYPE_CHECKING:
     from ray.serve.handle import DeploymentHandle
 
 METHOD = "snapshot"
-"""Of the ingress and of the replica alike: no arguments, returns its snapshot."""
+"""Of the ingress, which takes a model's name, of the replica and of the owner of the batches: returns its snapshot."""
 
 
 class ServeCollector:
-    """Collects over the handles of the two deployments. Called by the control loop, on its event loop.
+    """Collects over the handles of the deployments. Called by the control loop, on its event loop.
 
     Args:
         replicas: gives the handle of the replica deployment; `ingresses` that of the ingress. Called when first needed:
             Serve may not know a deployment yet while the application starts.
+        batches: likewise; None: there are none.
         timeout_s: how long all of a period's answers may take.
+        model: the ingress is asked for what concerns this one.
     """
 
     def __init__(
@@ -42,28 +44,36 @@ class ServeCollector:
         replicas: Callable[[], DeploymentHandle[Any]],
         ingresses: Callable[[], DeploymentHandle[Any]],
         timeout_s: float,
+        model: str,
         clock: Callable[[], float] = time.monotonic,
+        batches: Callable[[], DeploymentHandle[Any]] | None = None,
     ) -> None:
         self._replicas = replicas
+        self._model = model
         self._ingresses = ingresses
         self._timeout_s = timeout_s
         self._clock = clock
+        self._batches = batches
 
     async def collect(self) -> Collection:
         """What answers within the time limit. Raises nothing of Ray's: who cannot be asked has not answered."""
-        (ingresses, silent_ingresses), (engines, silent_engines) = await asyncio.gather(
-            self._ask(self._ingresses, IngressSnapshot), self._ask(self._replicas, EngineSnapshot)
+        (ingresses, silent_ingresses), (engines, silent_engines), (batches, silent_batches) = await asyncio.gather(
+            self._ask(self._ingresses, IngressSnapshot, self._model),
+            self._ask(self._replicas, EngineSnapshot),
+            self._ask(self._batches, BatchSnapshot),
         )
-        return Collection(ingresses, engines, silent_ingresses, silent_engines)
+        return Collection(ingresses, engines, silent_ingresses, silent_engines, batches, silent_batches)
 
     async def _ask(
-        self, handle: Callable[[], DeploymentHandle[Any]], kind: type[Snapshot]
+        self, handle: Callable[[], DeploymentHandle[Any]] | None, kind: type[Snapshot], *arguments: str
     ) -> tuple[tuple[Answer[Snapshot], ...], int]:
         """The answers of every process behind `handle`, and how many gave none."""
+        if handle is None:
+            return (), 0
         deadline_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
             async with asyncio.timeout_at(deadline_s):
-                results = await handle().broadcast(METHOD)._fetch_replica_results_async()
+                results = await handle().broadcast(METHOD, *arguments)._fetch_replica_results_async()
         except (DeploymentUnavailableError, RayServeException):
             return (), 0  # nobody is there to be asked
         except (TimeoutError, RayError):

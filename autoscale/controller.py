@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from autoscale.exposition import render
+from autoscale.exposition import Exposed
 from autoscale.report import Look, alerts_report, exposed, status_report
 from autoscale.rules import TBT_BREACH, Alert, AlertBook, alert_rules, evaluate
 from autoscale.scaling import Actuator, Memory, Scaling
@@ -20,6 +20,7 @@ from autoscale.summary import fleet_view
 from autoscale.view import FleetView
 from autoscale.window import Collection, Window
 from slo.errors import ControllerAway
+from slo.logs import ModelLog
 from slo.priority import PriorityClass
 from slo.settings import Settings
 from slo.status import AlertsReport, AlertState, StatusReport
@@ -49,6 +50,7 @@ class ControlLoop:
     ) -> None:
         autoscale = settings.autoscale
         self._settings = settings
+        self._log = ModelLog(logger, settings.model.served_names[0])
         self._collector = collector
         self._clock = clock
         self._sleep = sleep
@@ -69,7 +71,7 @@ class ControlLoop:
                 self._got_through_s = self._clock()
             except Exception:
                 self.num_failed_periods += 1
-                logger.exception("reason=period_failed num_failed=%d", self.num_failed_periods)
+                self._log.exception("reason=period_failed num_failed=%d", self.num_failed_periods)
             await self._sleep(max(0.0, started_s + self._settings.autoscale.period_s - self._clock()))
 
     async def tick(self) -> None:
@@ -97,13 +99,18 @@ class ControlLoop:
         """The fleet. Raises ControllerAway before the first look at it."""
         return status_report(self._latest(), self._settings, self._started_s, self._clock())
 
+    def num_running_replicas(self) -> int | None:
+        """By the latest look; None when it could not tell. Raises ControllerAway before the first look."""
+        served = self._latest().served
+        return None if served is None else served.running
+
     def alerts(self) -> AlertsReport:
         """All alerts. Raises ControllerAway before the first look at the fleet."""
-        return alerts_report(self._latest(), self._clock())
+        return alerts_report(self._latest(), self._settings, self._clock())
 
-    def metrics(self) -> str:
-        """The fleet in Prometheus' text format. Raises ControllerAway before the first look at it."""
-        return render(exposed(self._latest(), self._settings, self._rules))
+    def exposed(self) -> Exposed:
+        """What a scrape tells of the fleet. Raises ControllerAway before the first look at it."""
+        return exposed(self._latest(), self._settings, self._rules)
 
     def check_invariants(self) -> None:
         """Raises AssertionError when the books do not add up."""
@@ -121,16 +128,15 @@ class ControlLoop:
         self._book = evaluation.book
         pending = (a for a in self._book.active if a.state is AlertState.PENDING and a.rule.key not in pending_before)
         for alert in (*pending, *evaluation.fired, *evaluation.cleared):
-            _log_alert(alert)
+            self._log_alert(alert)
 
-
-def _log_alert(alert: Alert) -> None:
-    logger.log(
-        logging.WARNING if alert.state is AlertState.FIRING else logging.INFO,
-        "alert=%s class=%s state=%s value=%s threshold=%g",
-        alert.rule.name,
-        alert.rule.priority.name if alert.rule.priority else "all",
-        alert.state.value,
-        "none" if alert.value is None else f"{alert.value:.4g}",
-        alert.rule.bound.limit,
-    )
+    def _log_alert(self, alert: Alert) -> None:
+        self._log.log(
+            logging.WARNING if alert.state is AlertState.FIRING else logging.INFO,
+            "alert=%s class=%s state=%s value=%s threshold=%g",
+            alert.rule.name,
+            alert.rule.priority.name if alert.rule.priority else "all",
+            alert.state.value,
+            "none" if alert.value is None else f"{alert.value:.4g}",
+            alert.rule.bound.limit,
+        )

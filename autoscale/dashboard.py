@@ -12,13 +12,19 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from autoscale.grafana import RATE_RANGE, REFERENCE, Panel, Query, Row, Unit, dashboard
+from autoscale import engine_panels
+from autoscale.grafana import REFERENCE, Panel, Query, Row, Unit, dashboard, label_variable
+from autoscale.promql import MODEL_VARIABLE, of_model
+from autoscale.queries import each as _each
+from autoscale.queries import mean as _mean
+from autoscale.queries import now as _now
+from autoscale.queries import quantile as _quantile
+from autoscale.queries import rate as _rate
 from autoscale.signals import WAITING_BY_CLASS
 from slo import metrics
 from slo.metrics import (
     LABEL_ALERT,
     LABEL_CLASS,
-    LABEL_DIRECTION,
     LABEL_KIND,
     LABEL_OUTCOME,
     LABEL_REASON,
@@ -33,8 +39,14 @@ TITLE: Final = "Expresslane"
 
 
 def render_dashboard(settings: Settings) -> str:
-    """The dashboard as JSON text, with the settings' limits drawn in."""
-    value = dashboard(TITLE, metrics.NAMESPACE, rows(settings), settings.autoscale.period_s)
+    """The dashboard as JSON text, with the settings' limits drawn in; of several models it shows one, by a variable."""
+    shown = rows(settings)
+    if len(settings.by_model) == 1:
+        value = dashboard(TITLE, metrics.NAMESPACE, shown, settings.autoscale.period_s)
+    else:
+        of_one = [row.with_expressions(lambda e: of_model(e, f"${MODEL_VARIABLE}")) for row in shown]
+        chosen = label_variable(MODEL_VARIABLE, "Model", metrics.REPLICAS.name, metrics.LABEL_MODEL)
+        value = dashboard(TITLE, metrics.NAMESPACE, of_one, settings.autoscale.period_s, [chosen])
     return json.dumps(value, indent=2) + "\n"
 
 
@@ -46,40 +58,11 @@ def rows(settings: Settings) -> tuple[Row, ...]:
         Row("Time between tokens, by class", tuple(_latency("TBT", metrics.TBT, p) for p in PriorityClass)),
         Row("Requests", _requests()),
         Row("Queues and batches", _queues()),
-        Row("Preemption", _preemption(settings)),
-        Row("KV memory", _memory(settings)),
+        Row("Batches of lines", _batches()),
+        Row("Preemption", engine_panels.preemption(settings)),
+        Row("KV memory", engine_panels.memory(settings)),
         Row("Machines and scaling", _fleet()),
     )
-
-
-def _now(metric: Metric, *by: str) -> str:
-    """A gauge by some of its labels, in their order, summed over the others."""
-    return _summed(metric, by, metric.name)
-
-
-def _rate(metric: Metric, *by: str) -> str:
-    """A counter's growth a second by some of its labels, summed over the others."""
-    return _summed(metric, by, f"rate({metric.name}[{RATE_RANGE}])")
-
-
-def _summed(metric: Metric, by: tuple[str, ...], expression: str) -> str:
-    once = f"max by ({', '.join(metric.labels)}) ({expression})" if metric.labels else f"max({expression})"
-    if by == metric.labels:
-        return once
-    return f"sum by ({', '.join(by)}) ({once})" if by else f"sum({once})"
-
-
-def _quantile(q: float, metric: Metric, selector: str = "", *by: str) -> str:
-    buckets = f"rate({metric.name}_bucket{selector}[{RATE_RANGE}])"
-    return f"histogram_quantile({q}, sum by ({', '.join((*by, 'le'))}) ({buckets}))"
-
-
-def _mean(metric: Metric) -> str:
-    return f"sum(rate({metric.name}_sum[{RATE_RANGE}])) / sum(rate({metric.name}_count[{RATE_RANGE}]))"
-
-
-def _each(label: str) -> str:
-    return "{{" + label + "}}"
 
 
 def _alerts() -> Panel:
@@ -110,6 +93,7 @@ def _latency(noun: str, metric: Metric, priority: PriorityClass) -> Panel:
 
 def _requests() -> tuple[Panel, ...]:
     held, missed = _rate(metrics.HELD, LABEL_CLASS), _rate(metrics.MISSED, LABEL_CLASS)
+    recoveries = Query(_rate(metrics.RECOVERIES, LABEL_KIND), _each(LABEL_KIND))
     return (
         Panel(
             "Attainment",
@@ -142,6 +126,7 @@ def _requests() -> tuple[Panel, ...]:
             (Query(_now(metrics.IN_FLIGHT, LABEL_CLASS), _each(LABEL_CLASS)),),
             is_stacked=True,
         ),
+        Panel("Lost replicas", metrics.RECOVERIES.help, Unit.REQUESTS_PER_S, (recoveries,), is_stacked=True),
         Panel(
             "Whole answer, P99",
             metrics.E2E.help,
@@ -188,78 +173,27 @@ def _queues() -> tuple[Panel, ...]:
     )
 
 
-def _preemption(settings: Settings) -> tuple[Panel, ...]:
+def _batches() -> tuple[Panel, ...]:
     return (
         Panel(
-            "Preemptions a minute",
-            "By what was done to the victim. The line is the alert's, for all kinds together.",
-            Unit.COUNT,
-            (Query(f"60 * {_rate(metrics.PREEMPTIONS, LABEL_KIND)}", _each(LABEL_KIND)),),
-            limit=settings.alerts.preemption_storm.max_per_minute,
-            is_stacked=True,
-        ),
-        Panel(
-            "Preemptions a minute, by the victim's class",
-            metrics.PREEMPTIONS.help,
-            Unit.COUNT,
-            (Query(f"60 * {_rate(metrics.PREEMPTIONS, LABEL_CLASS)}", _each(LABEL_CLASS)),),
-            is_stacked=True,
-        ),
-        Panel(
-            "Lost tokens a second, and promotions a minute",
-            f"{metrics.LOST_TOKENS.help} {metrics.PROMOTIONS.help}",
+            "Lines ended a minute, by outcome; retries",
+            f"{metrics.BATCH_LINES.help} {metrics.BATCH_RETRIES.help}",
             Unit.COUNT,
             (
-                Query(_rate(metrics.LOST_TOKENS), "lost tokens a second"),
-                Query(f"60 * {_rate(metrics.PROMOTIONS)}", "promotions a minute"),
-            ),
-        ),
-    )
-
-
-def _memory(settings: Settings) -> tuple[Panel, ...]:
-    return (
-        Panel(
-            "KV blocks used",
-            metrics.KV_BLOCKS_USED.help,
-            Unit.SHARE,
-            (Query(f"{_now(metrics.KV_BLOCKS_USED)} / {_now(metrics.KV_BLOCKS)}", "used"),),
-        ),
-        Panel(
-            "KV fragmentation",
-            f"{metrics.KV_FRAGMENTATION.help} The line is the expected bound.",
-            Unit.SHARE,
-            (Query(_now(metrics.KV_FRAGMENTATION), "no token"),),
-            limit=settings.alerts.max_fragmentation_ratio,
-        ),
-        Panel(
-            "KV hit rate",
-            "Hits among prompt blocks that the cache had held before. The line is the alert's.",
-            Unit.SHARE,
-            (Query(f"{_rate(metrics.KV_HIT_BLOCKS)} / {_rate(metrics.KV_REUSABLE_BLOCKS)}", "hits"),),
-            limit=settings.alerts.kv_hit_low.min_ratio,
-        ),
-        Panel(
-            "Swapped bytes a second",
-            metrics.SWAP_BYTES.help,
-            Unit.BYTES_PER_S,
-            (Query(_rate(metrics.SWAP_BYTES, LABEL_DIRECTION), _each(LABEL_DIRECTION)),),
-        ),
-        Panel(
-            "Time in moves, and moves refused a minute",
-            f"{metrics.SWAP_SECONDS.help} {metrics.SWAP_REFUSALS.help}",
-            Unit.COUNT,
-            (
-                Query(_rate(metrics.SWAP_SECONDS, LABEL_DIRECTION), f"seconds a second, {_each(LABEL_DIRECTION)}"),
-                Query(f"60 * {_rate(metrics.SWAP_REFUSALS, LABEL_REASON)}", f"refused, {_each(LABEL_REASON)}"),
+                Query(f"60 * {_rate(metrics.BATCH_LINES, LABEL_OUTCOME)}", _each(LABEL_OUTCOME)),
+                Query(f"60 * {_rate(metrics.BATCH_RETRIES)}", "tried again"),
             ),
         ),
         Panel(
-            "Host memory for swapped KV",
-            metrics.SWAP_HOST_BYTES.help,
-            Unit.BYTES,
-            (Query(_now(metrics.SWAP_HOST_BYTES_USED), "used"), Query(_now(metrics.SWAP_HOST_BYTES), "size")),
+            "Lines that wait and run",
+            f"{metrics.BATCH_LINES_QUEUED.help} {metrics.BATCH_LINES_IN_FLIGHT.help}",
+            Unit.COUNT,
+            (
+                Query(_now(metrics.BATCH_LINES_QUEUED), "waiting"),
+                Query(_now(metrics.BATCH_LINES_IN_FLIGHT), "in flight"),
+            ),
         ),
+        Panel("Open batches", metrics.BATCHES_OPEN.help, Unit.COUNT, (Query(_now(metrics.BATCHES_OPEN), "open"),)),
     )
 
 

@@ -16,6 +16,7 @@ class ScalingReason(Enum):
     WAKE_UP = "wake_up"
     TBT_BREACH = "tbt_breach"
     QUEUE_GROWTH = "queue_growth"
+    TTFT_BREACH = "ttft_breach"
     SPARE = "spare"
     IDLE = "idle"
     START_GIVEN_UP = "start_given_up"

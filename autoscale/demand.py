@@ -32,12 +32,18 @@ class Demand:
         """What arrives and is coped with: of an overload the completions, of answers that have yet to end, too."""
         return min(self.arrivals_per_s, self.completions_per_s)
 
+    @property
+    def is_receding(self) -> bool:
+        """More ended than came."""
+        return self.completions_per_s > self.arrivals_per_s
+
     def recedes_to_in_s(self, in_flight: float) -> float:
         """When so few will be in flight, if all goes on as in the window; `inf`: never."""
-        surplus = self.completions_per_s - self.arrivals_per_s
         if self.in_flight <= in_flight:
             return 0.0
-        return (self.in_flight - in_flight) / surplus if surplus > 0 else inf
+        if not self.is_receding:
+            return inf
+        return (self.in_flight - in_flight) / (self.completions_per_s - self.arrivals_per_s)
 
 
 def demand_of(priority: PriorityClass, classes: Mapping[PriorityClass, ClassView]) -> Demand:

@@ -24,7 +24,7 @@ from slo.histogram import HistogramCounts
 from slo.metrics import EngineState, Metric, MetricKind
 from slo.priority import PriorityClass
 from slo.settings.targets import ClassTargets
-from slo.snapshots import EngineSnapshot, IngressSnapshot
+from slo.snapshots import BatchSnapshot, EngineSnapshot, IngressSnapshot
 from slo.status import class_label
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -53,15 +53,27 @@ class Exposed:
 
 def render(exposed: Exposed) -> str:
     """The text, in format 0.0.4 (`CONTENT_TYPE`)."""
+    return _text(_Fleet({(): exposed}))
+
+
+def render_models(exposed: Mapping[str, Exposed]) -> str:
+    """The same of several models' fleets: each series has its model's name as one label more, the first."""
+    return _text(_Fleet({(model,): of_model for model, of_model in exposed.items()}, (metrics.LABEL_MODEL,)))
+
+
+def _text(fleet: Collector) -> str:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Fleet(exposed))
+    registry.register(fleet)
     return generate_latest(registry).decode()
 
 
 def fleet_gauges(
-    view: FleetView, ingresses: Iterable[IngressSnapshot], engines: Sequence[EngineSnapshot]
+    view: FleetView,
+    ingresses: Iterable[IngressSnapshot],
+    engines: Sequence[EngineSnapshot],
+    batches: Sequence[BatchSnapshot] = (),
 ) -> Iterator[tuple[Series, float]]:
-    """The states of the fleet; `ingresses` and `engines` are the fresh ones."""
+    """The states of the fleet; `ingresses`, `engines` and `batches` are the fresh ones, the latest first."""
     yield from _in_flight(list(ingresses))
     if engines:
         yield from _engine_gauges(view, engines)
@@ -70,6 +82,10 @@ def fleet_gauges(
         yield Series(metrics.GPU_UTILISATION), sum(g.utilisation_ratio for g in gpus) / len(gpus)
         yield Series(metrics.GPU_MEMORY_BYTES), sum(g.memory_bytes for g in gpus)
         yield Series(metrics.GPU_MEMORY_BYTES_USED), sum(g.memory_used_bytes for g in gpus)
+    for owner in batches[:1]:  # one that has just been replaced may look fresh beside its successor
+        yield Series(metrics.BATCH_LINES_QUEUED), owner.num_pending
+        yield Series(metrics.BATCH_LINES_IN_FLIGHT), owner.num_in_flight
+        yield Series(metrics.BATCHES_OPEN), owner.num_open
     if (counts := view.replicas) is not None:
         for state in ReplicaState:
             yield Series(metrics.REPLICAS, (state.value,)), getattr(counts, state.value)
@@ -111,30 +127,37 @@ def _memory_gauges(engines: Sequence[EngineSnapshot]) -> Iterator[tuple[Series, 
 
 
 class _Fleet(Collector):
-    """What prometheus_client asks at a scrape."""
+    """What prometheus_client asks at a scrape.
 
-    def __init__(self, exposed: Exposed) -> None:
+    Args:
+        exposed: by what goes before each series' own labels, of the names in `labels`.
+    """
+
+    def __init__(self, exposed: Mapping[tuple[str, ...], Exposed], labels: tuple[str, ...] = ()) -> None:
         self._exposed = exposed
+        self._labels = labels
 
     def collect(self) -> Iterator[Family]:
-        counters = _ByMetric(self._exposed.totals.counters)
-        gauges = _ByMetric(self._exposed.gauges)
-        histograms = _ByMetric(self._exposed.totals.histograms)
+        counters = _ByMetric({first: e.totals.counters for first, e in self._exposed.items()})
+        gauges = _ByMetric({first: e.gauges for first, e in self._exposed.items()})
+        histograms = _ByMetric({first: e.totals.histograms for first, e in self._exposed.items()})
         for metric in metrics.ALL:
+            labels = (*self._labels, *metric.labels)
             match metric.kind:
                 case MetricKind.COUNTER:
-                    yield from _numbers(CounterMetricFamily, metric, counters.of(metric))
+                    yield from _numbers(CounterMetricFamily, metric, labels, counters.of(metric))
                 case MetricKind.GAUGE:
-                    yield from _numbers(GaugeMetricFamily, metric, gauges.of(metric))
+                    yield from _numbers(GaugeMetricFamily, metric, labels, gauges.of(metric))
                 case MetricKind.HISTOGRAM:
-                    yield from _histogram(metric, histograms.of(metric))
+                    yield from _histogram(metric, labels, histograms.of(metric))
 
 
 class _ByMetric(Generic[Value]):
-    def __init__(self, values: Mapping[Series, Value]) -> None:
+    def __init__(self, values: Mapping[tuple[str, ...], Mapping[Series, Value]]) -> None:
         self._values: dict[str, dict[tuple[str, ...], Value]] = defaultdict(dict)
-        for series, value in values.items():
-            self._values[series.metric.name][series.labels] = value
+        for before, of_series in values.items():
+            for series, value in of_series.items():
+                self._values[series.metric.name][before + series.labels] = value
 
     def of(self, metric: Metric) -> Mapping[tuple[str, ...], Value]:
         return self._values.get(metric.name, {})
@@ -143,17 +166,20 @@ class _ByMetric(Generic[Value]):
 def _numbers(
     family_of: type[CounterMetricFamily] | type[GaugeMetricFamily],
     metric: Metric,
+    label_names: tuple[str, ...],
     values: Mapping[tuple[str, ...], float],
 ) -> Iterator[Family]:
-    family = family_of(metric.name, metric.help, labels=metric.labels)
+    family = family_of(metric.name, metric.help, labels=label_names)
     for labels, value in values.items():
         family.add_metric(labels, value)
     if values:
         yield family
 
 
-def _histogram(metric: Metric, values: Mapping[tuple[str, ...], HistogramCounts]) -> Iterator[Family]:
-    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+def _histogram(
+    metric: Metric, label_names: tuple[str, ...], values: Mapping[tuple[str, ...], HistogramCounts]
+) -> Iterator[Family]:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=label_names)
     for labels, counts in values.items():
         family.add_metric(labels, list(_buckets(counts)), counts.sum)
     if values:

@@ -6,8 +6,8 @@ with the data source as a variable. Knows no metric; what is shown is in autosca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from string import ascii_uppercase
 from typing import Any, Final
@@ -62,9 +62,26 @@ class Row:
     title: str
     panels: tuple[Panel, ...]
 
+    def with_expressions(self, change: Callable[[str], str]) -> Row:
+        """The same with each query's expression changed."""
+        return replace(
+            self,
+            panels=tuple(
+                replace(p, queries=tuple(replace(q, expression=change(q.expression)) for q in p.queries))
+                for p in self.panels
+            ),
+        )
 
-def dashboard(title: str, uid: str, rows: Sequence[Row], step_s: float) -> dict[str, Any]:
-    """The dashboard, as Grafana imports it. `step_s`: how often values change; nothing is asked for more often."""
+
+def dashboard(
+    title: str, uid: str, rows: Sequence[Row], step_s: float, variables: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """The dashboard, as Grafana imports it.
+
+    Args:
+        step_s: how often values change; nothing is asked for more often.
+        variables: beside the data source's.
+    """
     step = f"{max(1, round(step_s))}s"
     return {
         "uid": uid,
@@ -75,10 +92,26 @@ def dashboard(title: str, uid: str, rows: Sequence[Row], step_s: float) -> dict[
         "graphTooltip": 1,
         "refresh": step,
         "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": [_datasource_variable()]},
+        "templating": {"list": [_datasource_variable(), *variables]},
         "annotations": {"list": []},
         "links": [],
         "panels": [{"id": number, **panel} for number, panel in enumerate(_laid_out(rows, step), start=1)],
+    }
+
+
+def label_variable(name: str, label: str, metric: str, metric_label: str) -> dict[str, Any]:
+    """A variable whose values are those of a label, as they are now."""
+    query = f"label_values({metric}, {metric_label})"
+    return {
+        "name": name,
+        "label": label,
+        "type": "query",
+        "datasource": _DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,  # when the time range changes, so that a model that has come is there
+        "sort": 1,
+        "hide": 0,
     }
 
 

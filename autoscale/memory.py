@@ -16,8 +16,9 @@ NAMESPACE = "expresslane"
 class RayMemory:
     """One value under one key. Called by the control loop; the calls block on the network, so they run in a thread."""
 
-    def __init__(self, application: str) -> None:
-        self._key = f"autoscale/{application}"
+    def __init__(self, fleet: str) -> None:
+        """Args: fleet: whose; of no other one in the cluster."""
+        self._key = f"autoscale/{fleet}"
 
     async def load(self) -> bytes | None:
         """What was saved last; None when nothing ever was."""

@@ -48,13 +48,25 @@ def is_tbt_over(view: ClassView | None, targets: LatencyTargets) -> bool:
     return targets.promised and view.tbt_p99_s > targets.tbt_p99_ms / 1000
 
 
+def is_ttft_over(view: ClassView | None, targets: LatencyTargets) -> bool:
+    """The P99 of TTFT is known, and above its promised target."""
+    if view is None or view.ttft_p99_s is None or targets.ttft_p99_ms is None:
+        return False
+    return targets.promised and view.ttft_p99_s > targets.ttft_p99_ms / 1000
+
+
 def forecast_queue(priority: PriorityClass, classes: Mapping[PriorityClass, ClassView]) -> QueueForecast:
     """The queue in front of, and of, `priority`: more urgent requests start first, less urgent ones later."""
     ahead = [view for p, view in classes.items() if not priority.outranks(p)]
     num_waiting = sum(view.num_waiting for view in ahead)
-    starts = sum(view.completions_per_s if view.starts_per_s is None else view.starts_per_s for view in ahead)
+    starts = sum(starts_per_s(view) for view in ahead)
     surplus = starts - sum(view.arrivals_per_s for view in ahead)
     return QueueForecast(num_waiting, starts, _time_s(num_waiting, starts), _time_s(num_waiting, surplus))
+
+
+def starts_per_s(view: ClassView) -> float:
+    """How many requests of a class start; as many as end, where that is not known."""
+    return view.completions_per_s if view.starts_per_s is None else view.starts_per_s
 
 
 def predicts_miss(

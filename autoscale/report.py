@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autoscale.exposition import Exposed, fleet_gauges, target_gauges
 from autoscale.policy import ScalingReason
-from autoscale.rules import AlertBook, AlertRule
+from autoscale.rules import SCALING_FAILED, SCALING_FAILED_MESSAGE, SCALING_FAILED_SEVERITY, AlertBook, AlertRule
 from autoscale.scaling import Change, Fault
 from autoscale.series import Series, Totals
 from autoscale.summary import ServedReplicas, attainment, counted_engines, per_second
@@ -29,9 +29,6 @@ from slo.status import (
     class_label,
 )
 
-SCALING_FAILED = "scaling_failed"
-"""Told like an alert: replicas cannot be read or set. No rule of Prometheus': it would not see it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -50,17 +47,19 @@ class Look:
     fault: Fault | None
 
 
-def alerts_report(look: Look, now_s: float) -> AlertsReport:
+def alerts_report(look: Look, settings: Settings, now_s: float) -> AlertsReport:
     """All alerts; a fault of scaling comes first."""
-    fault = () if look.fault is None else (_fault_report(look.fault, now_s),)
-    return AlertsReport(alerts=(*fault, *look.book.reports(now_s)))
+    model = settings.model.served_names[0]
+    fault = () if look.fault is None else (_fault_report(look.fault, model, now_s),)
+    return AlertsReport(alerts=(*fault, *look.book.reports(model, now_s)))
 
 
 def status_report(look: Look, settings: Settings, started_s: float, now_s: float) -> StatusReport:
-    """The fleet as `/v1/status` tells it."""
-    view, autoscale = look.view, settings.autoscale
+    """The fleet as `/v1/status` tells it, of an application with this model alone."""
+    view, autoscale, model = look.view, settings.autoscale, settings.model.served_names[0]
     return StatusReport(
-        model=settings.model.served_names[0],
+        model=model,
+        models=(model,),
         mode=autoscale.mode,
         up_s=now_s - started_s,
         period_s=autoscale.period_s,
@@ -73,7 +72,7 @@ def status_report(look: Look, settings: Settings, started_s: float, now_s: float
         kv_hit_ratio=view.kv_hit_ratio,
         gpu_utilisation_ratio=view.gpu_utilisation_ratio,
         mean_batch_size=view.mean_batch_size,
-        alerts=alerts_report(look, now_s).alerts,
+        alerts=alerts_report(look, settings, now_s).alerts,
         decisions=tuple(_decision_report(c, now_s) for c in look.changes),
     )
 
@@ -81,7 +80,9 @@ def status_report(look: Look, settings: Settings, started_s: float, now_s: float
 def exposed(look: Look, settings: Settings, rules: Iterable[AlertRule]) -> Exposed:
     """What a scrape tells."""
     engines = counted_engines(look.recent, look.served)
-    gauges = dict(fleet_gauges(look.view, [a.snapshot for a in look.recent.ingresses], engines))
+    ingresses = [a.snapshot for a in look.recent.ingresses]
+    batches = [a.snapshot for a in look.recent.batches]
+    gauges = dict(fleet_gauges(look.view, ingresses, engines, batches))
     gauges |= dict(target_gauges(settings.scheduler.targets))
     gauges |= {Series(metrics.ALERT_FIRING, (name,)): firing for name, firing in _alerts_firing(look, rules).items()}
     decisions: dict[Series, float] = {
@@ -100,15 +101,17 @@ def _shown_engines(look: Look) -> Sequence[Answer[EngineSnapshot]]:
     return sorted(answers, key=lambda a: a.snapshot.source_id)
 
 
-def _fault_report(fault: Fault, now_s: float) -> AlertReport:
+def _fault_report(fault: Fault, model: str, now_s: float) -> AlertReport:
     return AlertReport(
+        model=model,
         name=SCALING_FAILED,
-        severity="critical",
+        severity=SCALING_FAILED_SEVERITY,
         state=AlertState.FIRING,
         priority_class=None,
         value=None,
         threshold=0,
-        message=f"The number of replicas cannot be read or set: {fault.message}",
+        unit="",
+        message=f"{SCALING_FAILED_MESSAGE}: {fault.message}",
         since_ago_s=now_s - fault.since_s,
     )
 

@@ -43,6 +43,10 @@ LOW_BATCHING = "low_batching"
 TTFT_HIGH = "ttft_high"
 KV_HIT_LOW = "kv_hit_low"
 BATCH_SIZE_LOW = "batch_size_low"
+SCALING_FAILED = "scaling_failed"
+"""Told like an alert, but no rule over a view: the controller itself knows that replicas cannot be read or set."""
+SCALING_FAILED_SEVERITY = "critical"
+SCALING_FAILED_MESSAGE = "The number of replicas cannot be read or set"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +148,18 @@ class Alert:
     num_periods: int
     """Evaluations in a row: for which a pending one's condition has held, for which a firing one's has failed."""
 
-    def report(self, now_s: float) -> AlertReport:
+    def report(self, model: str, now_s: float) -> AlertReport:
+        """As it is told; `model`: the name of the fleet's."""
         priority = self.rule.priority
         return AlertReport(
+            model=model,
             name=self.rule.name,
             severity=self.rule.severity,
             state=self.state,
             priority_class=None if priority is None else class_label(priority),
             value=self.value,
             threshold=self.rule.bound.limit,
+            unit=self.rule.bound.signal.unit,
             message=self.rule.message,
             since_ago_s=now_s - self.since_s,
         )
@@ -177,10 +184,10 @@ class AlertBook:
         """The classes for which `name`, a rule by class, fires: of TBT_BREACH, what the scaling policy asks for."""
         return frozenset(a.rule.priority for a in self.firing if a.rule.name == name and a.rule.priority is not None)
 
-    def reports(self, now_s: float) -> tuple[AlertReport, ...]:
+    def reports(self, model: str, now_s: float) -> tuple[AlertReport, ...]:
         """Firing, pending, then cleared ones, as `GET /v1/alerts` gives them."""
         pending = [alert for alert in self.active if alert.state is AlertState.PENDING]
-        return tuple(alert.report(now_s) for alert in (*self.firing, *pending, *self.cleared))
+        return tuple(alert.report(model, now_s) for alert in (*self.firing, *pending, *self.cleared))
 
     def check_invariants(self) -> None:
         """Raises AssertionError unless the book holds together."""

@@ -16,6 +16,7 @@ from autoscale.policy import ScalingDecision, ScalingReason, ScalingRules, decid
 from autoscale.scaling_state import ScalingState, dump_state, load_state
 from autoscale.summary import ServedReplicas
 from autoscale.view import FleetView
+from slo.logs import ModelLog
 from slo.priority import PriorityClass
 from slo.settings import Settings
 
@@ -80,6 +81,7 @@ class Scaling:
     """The number of replicas, as this controller sees to it."""
 
     def __init__(self, settings: Settings, actuator: Actuator, memory: Memory, clock: Callable[[], float]) -> None:
+        self._log = ModelLog(logger, settings.model.served_names[0])
         self._mode = settings.autoscale.mode
         self._rules = ScalingRules.of(settings)
         self._actuator = actuator
@@ -108,7 +110,7 @@ class Scaling:
             return None
         self._read_fault = None
         if served != self._served:
-            logger.info(
+            self._log.info(
                 "replicas target=%d running=%d starting=%d draining=%d",
                 served.target,
                 served.running,
@@ -146,7 +148,7 @@ class Scaling:
             return  # a dry run repeats itself, or Serve has not come round yet
         self.changes.appendleft(change)
         self.num_changes[change.reason] += 1
-        logger.info(
+        self._log.info(
             "decision from=%d to=%d reason=%s mode=%s detail=%r",
             change.from_replicas,
             change.to_replicas,
@@ -162,9 +164,9 @@ class Scaling:
         try:
             state = load_state(saved.decode())
         except ValueError as error:
-            logger.warning("reason=state_not_understood error=%r", str(error))
+            self._log.warning("reason=state_not_understood error=%r", str(error))
             return ScalingState()
-        logger.info("reason=state_recalled target=%s", state.target)
+        self._log.info("reason=state_recalled target=%s", state.target)
         return state
 
     def _fault(self, error: ActuatorError, before: Fault | None) -> Fault:
@@ -172,7 +174,7 @@ class Scaling:
         message = str(error)
         if before is not None and before.message == message:
             return before
-        logger.error("reason=scaling_failed error=%r", message)
+        self._log.error("reason=scaling_failed error=%r", message)
         return Fault(self._clock(), message)
 
 

@@ -12,10 +12,12 @@ from enum import Enum
 
 from slo import metrics
 from slo.histogram import HistogramCounts
+from slo.messages import Recovery
 from slo.metrics import Metric
-from slo.outcome import Outcome
+from slo.outcome import LineOutcome, Outcome
 from slo.priority import PriorityClass
 from slo.snapshots import (
+    BatchSnapshot,
     ClassLoad,
     ClassTraffic,
     EngineSnapshot,
@@ -93,6 +95,7 @@ def totals_of_ingress(snapshot: IngressSnapshot) -> Totals:
     counters: dict[Series, float] = {
         Series(metrics.UNCLASSIFIED, (o.value,)): n for o, n in snapshot.num_unclassified.items()
     }
+    counters |= {Series(metrics.RECOVERIES, (recovery.value,)): n for recovery, n in snapshot.recoveries.items()}
     histograms: dict[Series, HistogramCounts] = {}
     for priority, traffic in snapshot.classes.items():
         label = class_label(priority)
@@ -121,14 +124,28 @@ def totals_of_engine(snapshot: EngineSnapshot) -> Totals:
     return Totals(counters, histograms)
 
 
+def totals_of_batches(snapshot: BatchSnapshot) -> Totals:
+    """The totals in the snapshot of the owner of the batches."""
+    ended: dict[Series, float] = {
+        Series(metrics.BATCH_LINES, (outcome.value,)): n for outcome, n in snapshot.num_ended.items()
+    }
+    return Totals(ended | {Series(metrics.BATCH_RETRIES): snapshot.num_retries})
+
+
 def nothing_yet() -> Totals:
-    """Every series of an ingress process and of an engine at zero.
+    """Every series of an ingress process, of an engine and of the owner of the batches at zero.
 
     A counter that only appears with its first event would hide that event from Prometheus' `increase`.
     """
     traffic = ClassTraffic(outcomes=dict.fromkeys(Outcome, 0))
     load = ClassLoad(num_preempted=dict.fromkeys(PreemptionKind, 0))
-    ingress = IngressSnapshot("", 0, dict.fromkeys(PriorityClass, traffic), dict.fromkeys(Outcome, 0))
+    ingress = IngressSnapshot(
+        source_id="",
+        age_s=0,
+        classes=dict.fromkeys(PriorityClass, traffic),
+        num_unclassified=dict.fromkeys(Outcome, 0),
+        recoveries=dict.fromkeys(Recovery, 0),
+    )
     engine = EngineSnapshot(
         source_id="",
         age_s=0,
@@ -137,7 +154,8 @@ def nothing_yet() -> Totals:
         kv=KVUse(num_blocks=0, num_used_blocks=0, num_allocated_slots=0, num_filled_slots=0),
         swap=SwapUse(refusals=dict.fromkeys(SwapRefusal, 0)),
     )
-    return totals_of_ingress(ingress) + totals_of_engine(engine)
+    batches = BatchSnapshot(source_id="", age_s=0, num_ended=dict.fromkeys(LineOutcome, 0))
+    return totals_of_ingress(ingress) + totals_of_engine(engine) + totals_of_batches(batches)
 
 
 def _traffic_counters(label: str, traffic: ClassTraffic) -> Iterator[tuple[Series, float]]:

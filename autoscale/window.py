@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Generic, TypeVar
 
-from autoscale.series import Totals, nothing_yet, totals_of_engine, totals_of_ingress
-from slo.snapshots import EngineSnapshot, IngressSnapshot
+from autoscale.series import Totals, nothing_yet, totals_of_batches, totals_of_engine, totals_of_ingress
+from slo.snapshots import BatchSnapshot, EngineSnapshot, IngressSnapshot
 
-Snapshot = TypeVar("Snapshot", IngressSnapshot, EngineSnapshot)
+Snapshot = TypeVar("Snapshot", IngressSnapshot, EngineSnapshot, BatchSnapshot)
 
 MAX_GONE_SOURCES = 256
 """Sources whose totals are remembered after they went, so that one that comes back is not counted twice."""
@@ -42,6 +42,8 @@ class Collection:
     engines: tuple[Answer[EngineSnapshot], ...] = ()
     num_silent_ingresses: int = 0
     num_silent_engines: int = 0
+    batches: tuple[Answer[BatchSnapshot], ...] = ()
+    num_silent_batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,9 @@ class Recent:
         totals: counted since the controller's start.
         grown: what of them fell into the window.
         span_s: how much time that is; None while there is but one period, and nothing has grown.
-        ingresses: the fresh ones, the latest first; `engines` likewise.
-        num_silent: who was asked in this period and gave no answer.
+        ingresses: the fresh ones, the latest first; `engines` and `batches` likewise.
+        num_silent: ingresses and engines that were asked in this period and gave no answer. The owner of the batches is
+            not among them: the fleet's size does not hang on it.
     """
 
     now_s: float
@@ -63,6 +66,7 @@ class Recent:
     ingresses: tuple[Answer[IngressSnapshot], ...]
     engines: tuple[Answer[EngineSnapshot], ...]
     num_silent: int
+    batches: tuple[Answer[BatchSnapshot], ...] = ()
 
 
 @dataclass(slots=True)
@@ -127,6 +131,7 @@ class Window:
         self._stale_after_s = stale_after_s
         self._ingresses = _Sources(totals_of_ingress)
         self._engines = _Sources(totals_of_engine)
+        self._batches = _Sources(totals_of_batches)
         self._marks: deque[_Mark] = deque()
 
     def add(self, collection: Collection, now_s: float) -> Recent:
@@ -134,8 +139,9 @@ class Window:
         totals = self._marks[-1].totals if self._marks else nothing_yet()
         totals += self._ingresses.take(collection.ingresses, collection.num_silent_ingresses)
         totals += self._engines.take(collection.engines, collection.num_silent_engines)
-        self._ingresses.forget(now_s, self._stale_after_s)
-        self._engines.forget(now_s, self._stale_after_s)
+        totals += self._batches.take(collection.batches, collection.num_silent_batches)
+        for sources in (self._ingresses, self._engines, self._batches):
+            sources.forget(now_s, self._stale_after_s)
         self._marks.append(_Mark(now_s, totals))
         while now_s - self._marks[0].at_s > self._reach_s:
             self._marks.popleft()
@@ -148,6 +154,7 @@ class Window:
             ingresses=self._ingresses.fresh(now_s, self._stale_after_s),
             engines=self._engines.fresh(now_s, self._stale_after_s),
             num_silent=collection.num_silent_ingresses + collection.num_silent_engines,
+            batches=self._batches.fresh(now_s, self._stale_after_s),
         )
 
     def check_invariants(self) -> None:
@@ -157,5 +164,5 @@ class Window:
         assert not times_s or times_s[-1] - times_s[0] <= self._reach_s, "a mark beyond the window's reach"
         for earlier, later in pairwise(self._marks):
             later.totals.grown_since(earlier.totals)  # raises when a total has fallen
-        for sources in (self._ingresses, self._engines):
+        for sources in (self._ingresses, self._engines, self._batches):
             assert all(i == a.snapshot.source_id for i, a in sources.latest.items()), "a source under another's id"

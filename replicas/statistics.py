@@ -14,6 +14,9 @@ from dataclasses import replace
 from slo.priority import PriorityClass
 from slo.snapshots import ClassLoad, EngineSnapshot, GpuUse, KVUse
 
+STEP_WEIGHT = 0.1
+"""Of the latest step in the moving average: about ten steps count."""
+
 
 class EngineStatistics:
     """One engine's. Used on the replica's event loop only.
@@ -27,6 +30,8 @@ class EngineStatistics:
         self._source_id = uuid.uuid4().hex
         self._latest: EngineSnapshot | None = None
         self._heard_s = clock()
+        self._num_heard = 0
+        self._step_s: float | None = None
 
     def begin(self, max_num_seqs: int, num_blocks: int) -> None:
         """The engine is there; it has done nothing yet.
@@ -47,9 +52,22 @@ class EngineStatistics:
 
     def note_heard(self, told: EngineSnapshot | None) -> None:
         """The engine has said something, and perhaps told about itself."""
-        self._heard_s = self._clock()
+        now_s = self._clock()
+        step_s, self._heard_s = now_s - self._heard_s, now_s
+        self._num_heard += 1
+        self._step_s = step_s if self._step_s is None else self._step_s + (step_s - self._step_s) * STEP_WEIGHT
         if told is not None:
             self._latest = told
+
+    @property
+    def num_heard(self) -> int:
+        """How often the engine has said something: the watchdog looks whether it grows."""
+        return self._num_heard
+
+    @property
+    def step_s(self) -> float | None:
+        """How long the engine's steps take, seconds: the moving average of the time between words; None before one."""
+        return self._step_s
 
     def note_idle(self) -> None:
         """The engine has no request: it is silent, and nothing is wrong with that. Also called just before one comes,

@@ -30,6 +30,7 @@ fi
 for lock in "${locks[@]}"; do
     pip install --no-deps --require-hashes -r "$lock"
 done
+if [ -n "${DEPENDENCIES_ONLY:-}" ]; then exit 0; fi # an image adds the application itself
 pip install --no-deps --no-build-isolation -e .
 echo "$want" >"$stamp"
 if [ -n "$dev" ]; then echo "$want" >"$stamp-dev"; fi

@@ -19,6 +19,8 @@ class RejectReason(Enum):
     UNKNOWN_ROUTE = "unknown_url"
     WRONG_METHOD = "method_not_allowed"
     NOT_SUPPORTED = "not_supported"
+    NOT_FOUND = "not_found"
+    IN_USE = "in_use"
 
 
 class ServingError(Exception):
@@ -79,8 +81,24 @@ class ReplicaLost(ServingError):
     """The replica or its engine died, or none can be reached. Another attempt may succeed."""
 
 
+class NotContinued(ReplicaLost):
+    """The replica died after the answer had begun, and no other one can go on from there."""
+
+
+class NotAdmitted(ReplicaLost):
+    """No replica runs, or this process shuts down: the request was not sent to any."""
+
+
 class ControllerAway(ServingError):
     """The controller cannot tell: it is being started again, or does not answer. Requests are served all the same."""
+
+
+class BatchesAway(ServingError):
+    """Files and batches cannot be reached: their owner is being started again, or its database does not answer."""
+
+
+class StorageFull(ServingError):
+    """There is no room for what was to be kept. Nothing that was kept before is lost."""
 
 
 class EngineFailed(ServingError):

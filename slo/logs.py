@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
+from typing import Any
 
 ROOT = "expresslane"
 
@@ -20,3 +22,15 @@ def configure_logging(level: int = logging.INFO) -> None:
         handler.setFormatter(logging.Formatter("%(levelname)s %(asctime)s %(name)s %(message)s"))
         logger.addHandler(handler)
         logger.propagate = False
+
+
+class ModelLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines end with a model's name, for what there is one of for each model."""
+
+    def __init__(self, logger: logging.Logger, model: str) -> None:
+        super().__init__(logger)
+        self._model = model.replace("%", "%%")
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Called by `logging` for each line."""
+        return f"{msg} model={self._model}", kwargs

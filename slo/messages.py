@@ -17,6 +17,36 @@ class Endpoint(Enum):
     COMPLETION = "completion"
 
 
+class Recovery(Enum):
+    """What became of a request whose replica was lost; a metric label."""
+
+    RETRIED = "retried"
+    """Nothing had been sent: asked again from the start."""
+    FROM_TOKENS = "from_tokens"
+    """Continued: the tokens that the client has became part of the prompt."""
+    AGAIN = "again"
+    """Continued: generated from the start, and sent from where it had stopped."""
+    NOT_POSSIBLE = "not_possible"
+    """Ended with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How far an answer had come when its replica was lost.
+
+    Attributes:
+        token_ids: the generated tokens that the client has, in order.
+        created: the answer's time, as its events tell it; None: none was read.
+        finish_reason: why it ended, when the client has its last token.
+        num_closing: events that the client has had after that one (usage).
+    """
+
+    token_ids: tuple[int, ...]
+    created: int | None = None
+    finish_reason: str | None = None
+    num_closing: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class GenerateCall:
     """One request, as the ingress hands it to a replica.
@@ -24,12 +54,14 @@ class GenerateCall:
     Attributes:
         body: the client's JSON body, without any field that could set the engine's priority.
         request_id: the client's own or a new one; two calls may share one.
+        resumption: set when the answer has begun on a replica that was lost: only what the client lacks is sent.
     """
 
     endpoint: Endpoint
     body: dict[str, Any]
     priority: PriorityClass
     request_id: str
+    resumption: Resumption | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +78,27 @@ class Chunk:
     Attributes:
         has_tokens: whether it shows the user a token. The role before the answer, the usage after it, and `[DONE]` do
             not; counted as tokens, they would make the time between tokens look shorter than it is.
+        token_ids: the tokens that have been read into the events up to this one, since the last chunk that had some.
+            Empty where an answer cannot be continued from its tokens.
+        finish_reason: set with the last token.
     """
 
     events: str
     has_tokens: bool = True
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The first reply to a call with a resumption: how it goes on. The ingress keeps it.
+
+    Attributes:
+        num_kept: of the resumption's tokens, those that stay; the others are generated anew, as nothing shows them.
+    """
+
+    recovery: Recovery
+    num_kept: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,5 +108,5 @@ class Failure:
     error: ServingError
 
 
-Reply = Document | Chunk | Failure
+Reply = Document | Chunk | Resumed | Failure
 """An item of the stream that a replica answers with: one `Document`, or `Chunk`s; a `Failure` ends either."""

@@ -1,4 +1,4 @@
-"""Every metric of ours: name, kind, meaning and labels, in one place. Base units; labels are enums only.
+"""Every metric of ours: name, kind, meaning and labels, in one place. Base units; labels are enums, and a model's name.
 
 What is exported, the Prometheus rules and the dashboard are all made from these. Each is of the whole
 fleet: an engine's own metrics, by replica, are vLLM's, on Ray's metrics endpoint.
@@ -12,6 +12,8 @@ from typing import Final
 
 NAMESPACE: Final = "expresslane"
 
+LABEL_MODEL: Final = "model"
+"""Of every metric where the application has several models, whose names are settings; of none where it has one."""
 LABEL_CLASS: Final = "priority_class"
 LABEL_OUTCOME: Final = "outcome"
 LABEL_STATE: Final = "state"
@@ -70,6 +72,7 @@ def _histogram(name: str, text: str, *labels: str) -> Metric:
 REQUESTS: Final = _counter("requests", "Ended requests.", LABEL_CLASS, LABEL_OUTCOME)
 ARRIVALS: Final = _counter("requests_arrived", "Requests that arrived and got a class.", LABEL_CLASS)
 UNCLASSIFIED: Final = _counter("unclassified_requests", "Requests that ended before they had a class.", LABEL_OUTCOME)
+RECOVERIES: Final = _counter("recoveries", "Losses of a replica that requests met, by what became of them.", LABEL_KIND)
 TTFT: Final = _histogram("ttft_seconds", "Arrival at the ingress to the first token out, streamed.", LABEL_CLASS)
 TBT: Final = _histogram("tbt_seconds", "Between tokens, as they leave the ingress, streamed.", LABEL_CLASS)
 E2E: Final = _histogram("e2e_seconds", "Arrival at the ingress to the end of the answer.", LABEL_CLASS)
@@ -111,6 +114,12 @@ SWAP_HOST_BYTES_USED: Final = _gauge("swap_host_bytes_used", "Host memory that h
 GPU_UTILISATION: Final = _gauge("gpu_utilisation_ratio", "Mean over all GPUs, as NVML tells it.")
 GPU_MEMORY_BYTES: Final = _gauge("gpu_memory_bytes", "Memory of all GPUs.")
 GPU_MEMORY_BYTES_USED: Final = _gauge("gpu_memory_bytes_used", "Memory used of all GPUs.")
+
+BATCH_LINES: Final = _counter("batch_lines", "Lines of batches that have ended, by how.", LABEL_OUTCOME)
+BATCH_RETRIES: Final = _counter("batch_line_retries", "Tries of a line after which it was to be tried again.")
+BATCH_LINES_QUEUED: Final = _gauge("batch_lines_queued", "Lines of open batches that wait for their turn.")
+BATCH_LINES_IN_FLIGHT: Final = _gauge("batch_lines_in_flight", "Lines of batches that are being answered.")
+BATCHES_OPEN: Final = _gauge("batches_open", "Batches that have not ended.")
 
 REPLICAS: Final = _gauge("replicas", "Replicas by state: target, running, starting, draining, fresh.", LABEL_STATE)
 SCALING_DECISIONS: Final = _counter("scaling_decisions", "Changes of the target, by reason.", LABEL_REASON)

@@ -1,4 +1,4 @@
-"""How a request ended. Every request ends in exactly one of these, told by its owner."""
+"""How a request ended, and how a line of a batch did. Each ends in exactly one of these, told by its owner."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ class Outcome(Enum):
     CANCELLED = "cancelled"
     REPLICA_LOST = "replica_lost"
     FAILED = "failed"
+
+
+class LineOutcome(Enum):
+    """How a line of a batch ended; a metric label."""
+
+    COMPLETED = "completed"
+    """Answered; in the output file."""
+    FAILED = "failed"
+    """In the error file, with what was wrong."""
+    EXPIRED = "expired"
+    """The batch's completion window was over; in the error file."""
+    CANCELLED = "cancelled"
+    """The batch was cancelled before it had run; in neither file."""
 
 
 def outcome_of(error: BaseException | None) -> Outcome:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from slo.histogram import BATCH_BOUNDS, LATENCY_BOUNDS_S, HistogramCounts
-from slo.outcome import Outcome
+from slo.messages import Recovery
+from slo.outcome import LineOutcome, Outcome
 from slo.priority import PriorityClass
 
 
@@ -48,6 +49,8 @@ class IngressSnapshot:
     classes: Mapping[PriorityClass, ClassTraffic]
     num_unclassified: Mapping[Outcome, int] = field(default_factory=dict)
     """Requests that ended before they had a class."""
+    recoveries: Mapping[Recovery, int] = field(default_factory=dict)
+    """Totals: what became of requests whose replica was lost, once for each loss."""
 
 
 class PreemptionKind(Enum):
@@ -72,6 +75,8 @@ class ClassLoad:
     """Total: from the arrival at the engine to its first step, of each request that got one."""
     num_preempted: Mapping[PreemptionKind, int] = field(default_factory=dict)
     """Totals, by victim's class."""
+    num_unread_tokens: int = 0
+    """Of prompts, by the class that the scheduler gives them: still to be computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +150,21 @@ class EngineSnapshot:
     """The highest of: run slots used, KV blocks used, token budget used in recent steps."""
     swap: SwapUse = SwapUse()
     gpus: tuple[GpuUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSnapshot:
+    """The owner of the batches."""
+
+    source_id: str
+    """Of this owner: another after a restart."""
+    age_s: float
+    num_ended: Mapping[LineOutcome, int] = field(default_factory=dict)
+    """Totals: lines that have ended, by how."""
+    num_retries: int = 0
+    """Total: tries after which a line was to be tried again."""
+    num_pending: int = 0
+    """Lines of open batches that wait: neither ended nor in flight."""
+    num_in_flight: int = 0
+    num_open: int = 0
+    """Batches that have not ended."""

@@ -29,6 +29,8 @@ class AlertState(Enum):
 class AlertReport(Report):
     """One alert, now or lately."""
 
+    model: str
+    """Of whose fleet."""
     name: str
     severity: str
     state: AlertState
@@ -36,6 +38,8 @@ class AlertReport(Report):
     """Of a rule by class; else null."""
     value: float | None
     threshold: float
+    unit: str
+    """Of `value` and `threshold`, such as `s`; empty for a count or a ratio."""
     message: str
     """What it says, and what to look at."""
     since_ago_s: float
@@ -103,9 +107,11 @@ class DecisionReport(Report):
 
 
 class StatusReport(Report):
-    """The answer of `GET /v1/status`."""
+    """The answer of `GET /v1/status`: the fleet of one model."""
 
     model: str
+    models: tuple[str, ...]
+    """All that the application has: `GET /v1/status?model=` tells of another."""
     mode: str
     """Of the autoscaler: on, dry_run, off."""
     up_s: float
@@ -122,6 +128,7 @@ class StatusReport(Report):
     gpu_utilisation_ratio: float | None
     mean_batch_size: float | None
     alerts: tuple[AlertReport, ...]
+    """Of all models."""
     decisions: tuple[DecisionReport, ...]
     """The latest first."""
 

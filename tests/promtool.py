@@ -14,6 +14,12 @@ def check_rules(path: Path) -> str:
     return _run("check", "rules", "--lint=all", "--lint-fatal", path)
 
 
+def check_config(path: Path) -> str:
+    """What `promtool check config` prints about a configuration and its rule files; AssertionError when it finds a
+    fault."""
+    return _run("check", "config", path)
+
+
 def run_rule_tests(directory: Path, rules: Any, evaluation_interval: str, tests: list[Any]) -> str:
     """What `promtool test rules` prints; AssertionError when an expectation does not hold.
 

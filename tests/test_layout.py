@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("slo", "app", "replicas", "autoscale", "sim", "bench", "cli")
+ROOMS = ("slo", "app", "replicas", "autoscale", "batch", "sim", "bench", "cli")
 SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 MAX_LINES = 300
 

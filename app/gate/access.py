@@ -43,6 +43,12 @@ class Access:
             raise invalid_key("the API key is not valid")
         return tenant
 
+    def tenant_named(self, name: str) -> Tenant | None:
+        """The tenant of this name, for what was asked with a key of its before; None: it has none now."""
+        if self._keys is None:
+            return ANONYMOUS if name == ANONYMOUS.name else None
+        return next((tenant for tenant in self._keys().tenants if tenant.name == name), None)
+
 
 def open_access(settings: TenantSettings) -> Access:
     """Access by the settings' file of keys, watched from now on; says in the log when there is none.

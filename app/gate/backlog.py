@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from app.gate.ask import Waiter
 from app.gate.fair_queue import FairQueue
-from app.gate.load import Load, total
 from slo.priority import PriorityClass
 
 
@@ -38,10 +37,6 @@ class Backlog:
         """`waiter` leaves unserved."""
         self.queues[waiter.ask.priority].remove(waiter)
         del self._by_arrival[waiter.ask.priority][waiter.number]
-
-    def load_from(self, priority: PriorityClass) -> Load:
-        """What `priority` and the less urgent classes have waiting."""
-        return total(queue.load for c, queue in self.queues.items() if not c.outranks(priority))
 
     def expired(self, now_s: float) -> list[Waiter]:
         """Those whose deadline has come. In each class the earlier arrival has the earlier deadline."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from app.gate.ask import Ask
-from slo.errors import Expired, ReplicaLost, ServingError, Shed
+from slo.errors import Expired, NotAdmitted, ServingError, Shed
 
 
 class Ending(Enum):
@@ -31,9 +31,9 @@ def error_of(ending: Ending, ask: Ask, timeout_s: float, retry_after_s: int) -> 
     name, again = ask.priority.name, f"try again in {retry_after_s} s"
     match ending:
         case Ending.NO_REPLICA:
-            return ReplicaLost("no replica is running")
+            return NotAdmitted("no replica is running")
         case Ending.CLOSED:
-            return ReplicaLost("this server is shutting down")
+            return NotAdmitted("this server is shutting down")
         case Ending.EXPIRED:
             return Expired(f"the request waited {timeout_s:g} s, as long as one of class {name} may")
         case Ending.WAIT_TOO_LONG:

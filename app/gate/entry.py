@@ -27,17 +27,26 @@ logger = logging.getLogger("expresslane.gate")
 
 
 class Entry:
-    """The gate of one ingress process. Used on its event loop only."""
+    """One model's gate in one ingress process. Used on its event loop only.
 
-    def __init__(self, settings: Settings, access: Access) -> None:
+    Args:
+        settings: of that model alone.
+        quotas: those of all models, where there are several: a key's minute is one.
+    """
+
+    def __init__(self, settings: Settings, access: Access, quotas: Quotas | None = None) -> None:
         self._settings = settings
         self._access = access
-        self._quotas = Quotas(settings.ingress.num_replicas)
+        self._quotas = quotas or Quotas(settings.ingress.num_replicas)
         self.gate = Gate(settings, settings.replicas.num_replicas)
 
     def tenant_of(self, headers: Mapping[str, str]) -> Tenant:
         """Whose key is in `headers` (lower-case names). Raises Rejected: there is none, or it is not valid."""
         return self._access.tenant_of(headers.get("authorization"))
+
+    def tenant_named(self, name: str) -> Tenant | None:
+        """The tenant of this name; None: it has no key now."""
+        return self._access.tenant_named(name)
 
     def grant(self, decided: Classification, tenant: Tenant) -> GrantedClass:
         """The class that a request gets. Raises Rejected: it is above the tenant's, and such are refused."""

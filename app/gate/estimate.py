@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from app.gate.load import Load
+from slo.routing import count_of, num_sequences
 from slo.settings import AdmissionSettings
-
-MAX_COUNT: Final = 1_000_000
-"""No count above this is taken at its word: an engine refuses the request anyway."""
 
 
 def estimate(body: Mapping[str, Any], num_bytes: int, settings: AdmissionSettings) -> Load:
@@ -27,20 +25,7 @@ def estimate(body: Mapping[str, Any], num_bytes: int, settings: AdmissionSetting
     Args:
         num_bytes: the size of the body as it was sent.
     """
-    sequences = min(_num_prompts(body.get("prompt")) * _count(body.get("n"), 1), MAX_COUNT)
+    sequences = num_sequences(body)
     asked = body.get("max_completion_tokens")
-    output = _count(body.get("max_tokens") if asked is None else asked, settings.default_output_tokens)
+    output = count_of(body.get("max_tokens") if asked is None else asked, settings.default_output_tokens)
     return Load(sequences, math.ceil(num_bytes / settings.bytes_per_token) + sequences * output, num_bytes)
-
-
-def _num_prompts(prompt: object) -> int:
-    """A list is several prompts, unless it is one of token ids."""
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
-        return min(len(prompt), MAX_COUNT)
-    return 1
-
-
-def _count(value: object, default: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        return default
-    return min(value, MAX_COUNT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from itertools import islice
+from itertools import chain, islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -34,14 +34,15 @@ class Pacing:
         self.clock = time.monotonic
         self.cost = StepCost()
         self._scheduler = scheduler
-        self._planner = BudgetPlanner(scheduler.settings, scheduler.max_num_scheduled_tokens)
+        num_in_flight = scheduler.vllm_config.max_concurrent_batches
+        self._planner = BudgetPlanner(scheduler.settings, scheduler.max_num_scheduled_tokens, num_in_flight)
         self._times = StepTimes()
         self._urgent = UrgentTraffic(budget.urgent_expected, budget.expected_min_s, budget.expected_max_s)
         self.decode_tokens = 1 + scheduler.num_spec_tokens
         self._strictest: PriorityClass | None = None
         self._others_want_prefill = False
         self._context_tokens = 0
-        self.budget = StepBudget(scheduler.max_num_scheduled_tokens, 1, 1, "table")
+        self.budget = StepBudget(scheduler.max_num_scheduled_tokens, 1, 1, 1, "table")
 
     def note_arrival(self, request: Request) -> None:
         """A request has come."""
@@ -59,8 +60,10 @@ class Pacing:
         """Prefill tokens that `request` may compute in this step; a request alone has all there are."""
         if not self._others_want_prefill:
             return self.budget.tokens
-        is_own = self._strictest is not None and request.priority <= self._strictest.level
-        return self.budget.own_chunk_tokens if is_own else self.budget.chunk_tokens
+        if self._strictest is None or request.priority > self._strictest.level:
+            return self.budget.chunk_tokens
+        num_left = request.num_tokens - request.num_computed_tokens
+        return self.budget.tokens if num_left <= self.budget.short_prompt_tokens else self.budget.own_chunk_tokens
 
     def begin(self, output: SchedulerOutput) -> None:
         """The step was scheduled."""
@@ -83,10 +86,10 @@ class Pacing:
         heads = [running[0]] if num_decodes else []
         heads += prefills[:1] + [q.peek_request() for q in queues]
         level = min((h.priority for h in heads), default=None)
-        own = 0
-        if level is not None and (not num_decodes or level < running[0].priority):
-            waiting = (r for q in queues for r in islice(q, MAX_OWN_SEEN))
-            own = sum(r.num_tokens - r.num_computed_tokens for r in (*prefills, *waiting) if r.priority == level)
+        # Where streams of the same class limit its prompts, what counts is only whether there are several.
+        most = 2 if num_decodes and running[0].priority == level else MAX_OWN_SEEN
+        heads_of = (islice(takewhile(lambda r: r.priority == level, rs), most) for rs in (prefills, *queues))
+        own = [r.num_tokens - r.num_computed_tokens for r in chain(*heads_of)]
         self._context_tokens = sum(map(_COMPUTED, running))
         return StepWork(
             strictest=None if level is None else PriorityClass.from_level(level),
@@ -94,6 +97,7 @@ class Pacing:
             num_decodes=num_decodes,
             decode_tokens=num_decodes * self.decode_tokens,
             context_tokens=self._context_tokens,
-            own_prefill_tokens=own,
+            own_prefill_tokens=sum(own),
+            num_own_prefills=len(own),
             is_urgent_expected=self._urgent.is_expected(self.clock()),
         )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from replicas.kv_swap.cost import Exit, ExitChoice
+from replicas.scheduler.adapter_places import AdapterPlaces
 from replicas.scheduler.exits import ExitPlan, Leaving
 from replicas.scheduler.victims import BlocksOf, FreedBlocks, choose_for_blocks, choose_for_slot
 from replicas.scheduler.views import Asker, Holder, Room, StepPlan, Yielding
@@ -89,6 +90,7 @@ class _Planning:
         settings: PreemptionSettings,
     ) -> None:
         self._room = room
+        self._adapters = AdapterPlaces(room)
         self._list_holders = list_holders
         self._holders: list[Holder] | None = None
         self._blocks_of = blocks_of
@@ -107,7 +109,7 @@ class _Planning:
         self._refused: list[str] = []
 
     def serve(self, asker: Asker) -> bool:
-        """Whether `asker` joins in this step; if not, those behind it do not either."""
+        """Whether those behind `asker` may be served too: it joins, or the engine passes it over."""
         if asker.is_loading:
             self._gain(slots=-min(1, max(0, self._room.slots)))  # Nobody less urgent gets the slot before it is ready.
             return True
@@ -118,7 +120,7 @@ class _Planning:
         else:
             served = self._make_room(asker) if self._settings.enabled else None
             if served is None:
-                return False
+                return not self._adapters.has_place(asker.adapter)
             asker = served
             self._ahead.add(asker.request_id)
             if not self._has_room_for(asker):
@@ -130,15 +132,24 @@ class _Planning:
         yielding = Yielding(
             tuple(self._pause), tuple(self._recompute), tuple(self._reclaim), tuple(self._swap), self._exits
         )
-        return StepPlan(yielding, tuple(self._joins), frozenset(self._ahead), tuple(self._refused), self._releases_kept)
+        return StepPlan(
+            yielding,
+            tuple(self._joins),
+            frozenset(self._ahead),
+            tuple(self._refused),
+            self._releases_kept,
+            frozenset(self._adapters.closing),
+        )
 
     def _has_room_for(self, asker: Asker) -> bool:
-        return self._room.slots > 0 and self._room.blocks_for_admission() >= asker.need_blocks
+        has_blocks = self._room.blocks_for_admission() >= asker.need_blocks
+        return self._room.slots > 0 and has_blocks and self._adapters.has_place(asker.adapter)
 
     def _join(self, asker: Asker) -> None:
         self._joins.append(asker)
         self._ahead.add(asker.request_id)
         self._kept |= asker.shared_blocks.keys()
+        self._adapters.join(asker)
         self._gain(slots=-1, blocks=-asker.need_blocks, tokens=-asker.need_tokens, num_running=1)
 
     def _make_room(self, asker: Asker) -> Asker | None:
@@ -148,25 +159,36 @@ class _Planning:
         if found is None:
             return None
         ground, asker, for_blocks = found
-        for_slot = None
-        if ground.room.slots + sum(not h.is_paused for h in for_blocks) <= 0:
-            for_slot = choose_for_slot((h for h in ground.holders if h not in for_blocks), asker)
-            if for_slot is None:
-                return None
-        going = (*for_blocks, *((for_slot,) if for_slot else ()))
+        for_adapter = self._adapters.choose_leaving(ground.holders, asker)
+        if for_adapter is None:
+            return None
+        for_slot = self._choose_for_slot(ground, for_blocks, for_adapter, asker)
+        if for_slot is None:
+            return None
+        going = (*for_blocks, *for_slot)
         if ground.room.tokens_for(asker.priority) + sum(h.decode_tokens for h in going) <= 0:
             return None
-        can_pause = for_slot is not None and self._can_pause(for_slot)
-        exits = self._choose_exits(for_blocks if can_pause else going, ground)
+        exits = self._choose_exits((*for_blocks, *(h for h in for_slot if not self._can_pause(h))), ground)
         if exits is None:
             self._refused.append(asker.request_id)
             return None
         self._room, self._holders, self._given_up = ground.room, ground.holders, ground.given_up
         self._releases_kept |= ground.releases_kept
         self._give_up_kv(for_blocks, exits, self._freed_by(asker))
-        if for_slot is not None:
-            self._give_up_slot(for_slot, exits, self._freed_by(asker))
+        for holder in for_slot:
+            self._give_up_slot(holder, exits, self._freed_by(asker))
+        self._adapters.close(for_adapter)
         return asker
+
+    def _choose_for_slot(
+        self, ground: _Ground, for_blocks: Sequence[Holder], for_adapter: Sequence[Holder], asker: Asker
+    ) -> tuple[Holder, ...] | None:
+        """Who leaves its run slot and may keep its KV: for the adapter's place, or for the slot; None: nobody can."""
+        leaving = tuple(h for h in for_adapter if h not in for_blocks)
+        if leaving or ground.room.slots + sum(not h.is_paused for h in for_blocks) > 0:
+            return leaving
+        for_slot = choose_for_slot((h for h in ground.holders if h not in for_blocks), asker)
+        return None if for_slot is None else (for_slot,)
 
     def _ways(self, asker: Asker) -> Iterator[tuple[_Ground, Asker, tuple[Holder, ...] | None]]:
         """Whose KV makes room for `asker`, from the mildest way on: None where it cannot."""
@@ -240,6 +262,7 @@ class _Planning:
     def _gone(self, holder: Holder) -> None:
         assert self._holders is not None
         self._holders.remove(holder)
+        self._adapters.leave(holder)
 
     def _gain_blocks(self, num_blocks: int, at_once: int | None) -> None:
         """`at_once`: of a swapped victim, whose own blocks are free when they have been copied; None for others."""

@@ -14,7 +14,7 @@ from replicas.scheduler.statistics import SchedulerStatistics
 
 
 class ReportingScheduler(PausingScheduler):
-    """What `PriorityScheduler` is made on. Changes nothing of what is scheduled."""
+    """What `AdapterScheduler` is made on. Changes nothing of what is scheduled."""
 
     @cached_property
     def statistics(self) -> SchedulerStatistics:

@@ -18,6 +18,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from replicas.scheduler.adapters import AdapterScheduler
 from replicas.scheduler.aging import Aging
 from replicas.scheduler.class_queue import ClassQueue
 from replicas.scheduler.configuration import check_configuration, read_settings
@@ -28,7 +29,6 @@ from replicas.scheduler.pacing import Pacing
 from replicas.scheduler.policy import plan_step, plan_tokens
 from replicas.scheduler.recomputed import RecomputedTokens
 from replicas.scheduler.refusals import Refusals
-from replicas.scheduler.reporting import ReportingScheduler
 from replicas.scheduler.step_view import StepView, class_of
 from replicas.scheduler.swapping import Swapping
 from replicas.scheduler.victims import FreedBlocks, choose_reclaimed
@@ -37,7 +37,7 @@ from replicas.scheduler.views import StepPlan
 _RUNNING_ORDER = attrgetter("is_prefill_chunk", "priority", "arrival_time")
 
 
-class PriorityScheduler(ReportingScheduler):
+class PriorityScheduler(AdapterScheduler):
     """Give it to vLLM as `--scheduling-policy priority --scheduler-cls replicas.scheduler.PriorityScheduler`.
 
     The engine's core calls `schedule()` and `update_from_output()` in turn, in one thread. Where the engine schedules
@@ -97,7 +97,7 @@ class PriorityScheduler(ReportingScheduler):
         self.running.sort(key=_RUNNING_ORDER)
 
     def _plan_step(self, throttle_prefills: bool) -> None:
-        self._plan, self._token_caps = StepPlan(), {}
+        self._plan, self._token_caps, self._seen_running = StepPlan(), {}, None
         is_throttled = throttle_prefills and not self.prefill_capacity_bound
         if self._pause_state != PauseState.UNPAUSED or is_throttled:
             return
@@ -215,6 +215,8 @@ class PriorityScheduler(ReportingScheduler):
             cap = self.pacing.max_chunk(request) if cap is None else cap
             if cap < num_new_tokens:
                 num_new_tokens = self._cut_chunk(request, num_new_tokens, cap)
+        if not self.num_prefill_lookahead:  # Asked for every running request: vLLM's answer without its call.
+            return num_new_tokens if num_new_tokens > 0 else 0
         return super()._reserve_prefill_lookahead(request, num_computed_tokens, num_new_tokens)
 
     def _cut_chunk(self, request: Request, num_new_tokens: int, cap: int) -> int:
@@ -287,6 +289,7 @@ class PriorityScheduler(ReportingScheduler):
         assert len(places) == len(set(places)), f"a request is in two places: {sorted(places)}"
         assert set(places) == {i for i, r in self.requests.items() if not r.is_finished()}
         assert all(r.status == RequestStatus.RUNNING for r in self.running)
+        assert self.max_adapters is None or len(self.adapters_running()) <= self.max_adapters
         assert not any(self._holds_kv_blocks(r) for r in self.waiting)
         assert all(self.kv_blocks.held_by(r.request_id) for r in self.kv_holding_waiting)
         assert not any(self.kv_blocks.held_by(r.request_id) for r in self.waiting)

@@ -146,7 +146,7 @@ class SchedulerStatistics:
 
     def _class_loads(self) -> dict[PriorityClass, ClassLoad]:
         preempted = self._scheduler.preemption_counts.num_by_kind
-        numbers = self._count_states()
+        numbers, unread = self._count_states(), self._count_unread()
         return {
             priority: ClassLoad(
                 num_running=numbers[_State.RUNNING][priority.level],
@@ -155,6 +155,7 @@ class SchedulerStatistics:
                 num_swapped=numbers[_State.SWAPPED][priority.level],
                 queue_wait=self._queue_waits[priority].counts(),
                 num_preempted={k: preempted[k, priority] for k in PreemptionKind if (k, priority) in preempted},
+                num_unread_tokens=unread[priority.level],
             )
             for priority in PriorityClass
         }
@@ -178,6 +179,14 @@ class SchedulerStatistics:
                 numbers[state][request.priority] -= 1
                 numbers[state][book.own_class(request_id, class_of(request)).level] += 1
         return numbers
+
+    def _count_unread(self) -> list[int]:
+        """Prompt tokens to be computed yet, by the class that orders them now: a lifted request goes ahead as such."""
+        unread = [0] * len(PriorityClass)
+        for request in self._scheduler.requests.values():
+            if (num_left := request.num_prompt_tokens - request.num_computed_tokens) > 0:
+                unread[request.priority] += num_left
+        return unread
 
     def _state_of(self, request: Request) -> _State | None:
         """None: it waits for its client, or has ended and is about to be forgotten."""

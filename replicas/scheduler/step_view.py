@@ -65,7 +65,14 @@ class StepView:
             elif scheduler.refusals.may_ask(request.request_id, step) and self._can_run(request):
                 need_blocks, need_tokens, shared = self._kv.need_of(request)
                 need_tokens = min(need_tokens, scheduler.pacing.max_chunk(request))
-                yield Asker(request.request_id, class_of(request), need_blocks, need_tokens, shared)
+                yield Asker(
+                    request.request_id,
+                    class_of(request),
+                    need_blocks,
+                    need_tokens,
+                    shared,
+                    adapter=adapter_of(request),
+                )
 
     def list_holders(self) -> list[Holder]:
         scheduler = self._scheduler
@@ -80,6 +87,7 @@ class StepView:
                 can_pause=scheduler.can_pause(r),
                 can_yield=not r.resumable and scheduler.aging.can_be_preempted(r),
                 can_swap=scheduler.swapping.can_swap(r),
+                adapter=adapter_of(r),
             )
             for r in scheduler.running
         ]
@@ -148,6 +156,8 @@ class StepView:
             swap=scheduler.swapping.terms(),
             kept=kept,
             kept_alone_blocks=num_kept_alone,
+            adapters=scheduler.adapters_running(),
+            max_adapters=scheduler.max_adapters,
         )
 
     @property
@@ -170,10 +180,6 @@ class StepView:
             growth[request.request_id] = self._kv.growth_of(request, num_tokens)
         return growth
 
-    @cached_property
-    def _running_loras(self) -> set[int]:
-        return {r.lora_request.lora_int_id for r in self._scheduler.running if r.lora_request}
-
     def _is_loading(self, request: Request) -> bool:
         is_waiting_for_kv = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
         return is_waiting_for_kv and request.request_id not in self._scheduler.finished_recving_kv_req_ids
@@ -185,14 +191,9 @@ class StepView:
             return False
         if scheduler.swapping.is_leaving(request):
             return False
-        lora_config = scheduler.lora_config
-        if lora_config and request.lora_request and len(self._running_loras) >= lora_config.max_loras:
-            has_lora_slot = request.lora_request.lora_int_id in self._running_loras
-            if not has_lora_slot:
-                return False
         match request.status:
             case RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
-                return scheduler._handle_blocked_waiting_request(request)
+                return scheduler.is_ready(request)
             case RequestStatus.WAITING_FOR_REMOTE_KVS:
                 return request.request_id in scheduler.finished_recving_kv_req_ids
             case RequestStatus.WAITING_FOR_STREAMING_REQ:
@@ -202,3 +203,8 @@ class StepView:
 
 def class_of(request: Request) -> PriorityClass:
     return PriorityClass.from_level(request.priority)
+
+
+def adapter_of(request: Request) -> int | None:
+    """The id of its LoRA adapter; None: the model itself."""
+    return request.lora_request.lora_int_id if request.lora_request else None

@@ -75,7 +75,7 @@ def choose_for_blocks(
 
     if is_enough():
         return ()
-    for holder in sorted(_outranked(holders, asker), key=yielding_order):
+    for holder in sorted(outranked(holders, asker), key=yielding_order):
         chosen.append(holder)
         freed.add(holder)
         if is_enough():
@@ -93,7 +93,7 @@ def choose_for_blocks(
 
 def choose_for_slot(holders: Iterable[Holder], asker: Asker) -> Holder | None:
     """The running holder that leaves its run slot to `asker`, or None."""
-    running = (h for h in _outranked(holders, asker) if not h.is_paused)
+    running = (h for h in outranked(holders, asker) if not h.is_paused)
     return min(running, key=yielding_order, default=None)
 
 
@@ -113,5 +113,6 @@ def choose_reclaimed(holders: Sequence[Holder], short_blocks: int, freed: FreedB
     return tuple(chosen)
 
 
-def _outranked(holders: Iterable[Holder], asker: Asker) -> Iterable[Holder]:
+def outranked(holders: Iterable[Holder], asker: Asker) -> Iterable[Holder]:
+    """Those that may yield to `asker`."""
     return (h for h in holders if h.can_yield and asker.priority.outranks(h.priority))

@@ -31,6 +31,8 @@ class Holder:
     can_yield: bool = True
     can_swap: bool = False
     """Whether its own KV can be copied out when it gives it up."""
+    adapter: int | None = None
+    """The id of its LoRA adapter; None: the model itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Asker:
     by preempting those."""
     is_loading: bool = False
     """Whether its KV is on its way in: it has its blocks, and takes a run slot in a step or two."""
+    adapter: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,10 @@ class Room:
     """Shared blocks that swapped-out requests keep on the device, and how many keep each."""
     kept_alone_blocks: int = 0
     """How many of them nobody else holds: free if the swapped-out let go."""
+    adapters: Mapping[int, int] = field(default_factory=dict)
+    """Running requests with each LoRA adapter."""
+    max_adapters: int | None = None
+    """Adapters that the engine computes in one step, at most; None where it has none."""
 
     def tokens_for(self, priority: PriorityClass) -> int:
         """Tokens left for a waiting request once the running prefills it does not outrank have had theirs."""
@@ -114,3 +121,5 @@ class StepPlan:
     """Askers for which nobody yields, since moving the KV is estimated above the limit."""
     releases_kept: bool = False
     """Whether the swapped-out let go of the shared blocks that they keep: nothing else would make room."""
+    closing: frozenset[int] = frozenset()
+    """Adapters whose users are leaving for another adapter: nobody joins with one of them."""

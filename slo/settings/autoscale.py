@@ -82,8 +82,8 @@ class AutoscaleSettings(SettingsGroup):
     queue_periods: int = Field(
         3,
         ge=1,
-        description="Scale out when the queue predicts that a TTFT target is missed in so many periods in a row. "
-        "Source: as tbt_breach.",
+        description="Scale out when, in so many periods in a row, the queue predicts that a TTFT target is missed, or "
+        "TTFT P99 is above it. Source: as tbt_breach.",
     )
     headroom_ratio: float = Field(
         0.7,

@@ -31,3 +31,8 @@ class ControllerSettings(SettingsGroup):
         description="Of Ray's dashboard, whose port has Serve's REST API. Null: the address that the cluster gives.",
     )
     num_cpus: float = Field(0.1, ge=0, description="Ray CPUs reserved by the controller.")
+    on_head: bool = Field(
+        True,
+        description="Runs on the head, where Ray's dashboard is, so that the dashboard's port may stay closed to other "
+        "machines. The head then needs CPUs (`ray start --num-cpus` above 0). False: wherever there is room.",
+    )

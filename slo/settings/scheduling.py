@@ -21,13 +21,6 @@ class PreemptionSettings(SettingsGroup):
     max_victims_per_step: int = Field(
         2, ge=1, description="Running requests preempted in one scheduling step, at most. Source: design table."
     )
-    saturation_ratio: float = Field(
-        0.90,
-        gt=0,
-        le=1,
-        description="P0 may preempt above this saturation, the highest of run slots, KV blocks and token budget used. "
-        "Source: design table.",
-    )
     pause: bool = Field(
         True,
         description="Keep a victim's KV on the device when only run slots are short; false: always recompute.",
@@ -64,8 +57,8 @@ class BudgetSettings(SettingsGroup):
         0.5,
         gt=0,
         le=1,
-        description="A step lasts at most this share of P0's TTFT target while P0 is expected: the rest of the target "
-        "is for its own prefill.",
+        description="The steps in flight last at most this share of P0's TTFT target together while P0 is expected: "
+        "the rest of the target is for its own prefill.",
     )
 
     @model_validator(mode="after")

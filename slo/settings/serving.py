@@ -1,13 +1,14 @@
-"""Settings of the model, the engine, the replicas and the ingress."""
+"""Settings of the model, the replicas and the ingress; the engine's are in `engine`."""
 
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
 from slo.settings.base import SettingsGroup
+from slo.settings.engine import EngineSettings
 
 DEFAULT_MODEL = "default"
 DEFAULT_MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -46,73 +47,6 @@ class ModelSettings(SettingsGroup):
         return (self.source,)
 
 
-# Set by Expresslane itself; as an extra argument they would take the scheduler or the queue's order away.
-OWN_ENGINE_ARGS = frozenset(
-    {
-        "model",
-        "served_model_name",
-        "scheduler_cls",
-        "scheduling_policy",
-        "additional_config",
-        "max_num_seqs",
-        "max_model_len",
-        "dtype",
-        "watermark",
-        "enable_prefix_caching",
-        "kv_cache_memory_bytes",
-        "enforce_eager",
-        "block_size",
-        "reasoning_parser",
-    }
-)
-
-
-class EngineSettings(SettingsGroup):
-    """One vLLM engine. Whatever vLLM's engine takes beside these goes into `extra_args`."""
-
-    max_num_seqs: int = Field(64, ge=1, description="Run slots: requests in one step, at most.")
-    max_model_len: int | None = Field(None, ge=1, description="Context, tokens. Null: the model's own.")
-    dtype: str = Field("auto", description="Weights and KV type, as vLLM names it.")
-    enable_prefix_caching: bool = Field(True, description="Keep finished prompts' KV for requests that share them.")
-    watermark_ratio: float = Field(
-        0.05, ge=0, lt=1, description="KV blocks kept free for growth (vLLM's watermark). Source: design table."
-    )
-    kv_cache_bytes: int | None = Field(
-        None,
-        gt=0,
-        description="KV cache of the engine, bytes. Null: vLLM's own choice on a GPU, 1 GiB on the CPU backend.",
-    )
-    block_tokens: int | None = Field(
-        None,
-        gt=0,
-        description="Tokens of a KV block. Null: 16 on a GPU, 32 on the CPU backend, which needs a multiple of 32. "
-        "Source: design table.",
-    )
-    enforce_eager: bool | None = Field(
-        None,
-        description="No compilation, no CUDA graphs. Null: false on a GPU, true on the CPU backend, where compilation "
-        "took 46 s of start-up and changed the default model's greedy answers (vLLM 0.32.0, measured).",
-    )
-    cpu_threads: int | None = Field(
-        None,
-        ge=1,
-        description="OpenMP threads of the CPU backend. Null: one less than the cores, at least one; with as many "
-        "as cores the idle P99 of TTFT was 200 ms instead of 45 (measured on 2 cores).",
-    )
-    tool_call_parser: str | None = Field(None, description="vLLM's parser for tool calls (hermes, llama3_json, ...).")
-    reasoning_parser: str | None = Field(None, description="vLLM's parser for reasoning.")
-    extra_args: dict[str, Any] = Field(
-        default_factory=dict, description="Further arguments of vLLM's AsyncEngineArgs, by their Python names."
-    )
-
-    @field_validator("extra_args")
-    @classmethod
-    def _not_ours(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(OWN_ENGINE_ARGS & value.keys()):
-            raise ValueError(f"{', '.join(taken)}: set by a key of its own or by Expresslane, not through extra_args")
-        return value
-
-
 class ReplicaSettings(SettingsGroup):
     """The Serve deployment around the engine."""
 
@@ -127,13 +61,28 @@ class ReplicaSettings(SettingsGroup):
     graceful_shutdown_timeout_s: float = Field(
         660, gt=0, description="How long a replica that is stopped may finish its streams, seconds."
     )
+    max_surge_percent: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="Replicas that an update of the deployment starts before it stops old ones, in percent of their "
+        "number, rounded up. Each needs its own CPUs, GPUs and memory meanwhile; where there are none, the update "
+        "waits for them, and the old replicas serve on. 0: a fifth of the replicas, and one at least, stops first, so "
+        "a fleet of one answers nothing while the new one starts.",
+    )
     health_check_period_s: float = Field(2, gt=0, description="Seconds between health checks.")
     health_check_timeout_s: float = Field(10, gt=0, description="A health check that takes longer has failed, seconds.")
     num_cpus: float = Field(0.5, ge=0, description="Ray CPUs reserved by a replica.")
     num_gpus: float | None = Field(
         None,
         ge=0,
-        description="Ray GPUs reserved by a replica. Null: 1, or 0 where the CPU build of vLLM is installed.",
+        description="Ray GPUs reserved by a replica; a fraction shares one GPU between replicas. Null: one for each of "
+        "the engine's devices, or 0 where the CPU build of vLLM is installed and no accelerator_type is set.",
+    )
+    accelerator_type: str | None = Field(
+        None,
+        min_length=1,
+        description="Ray's name of the GPUs that it takes (L4, A100, H100, ...), for clusters of several kinds.",
     )
 
     @model_validator(mode="after")
@@ -154,3 +103,34 @@ class IngressSettings(SettingsGroup):
     max_body_bytes: int = Field(8 * 1024 * 1024, gt=0, description="A larger request body is answered 413, bytes.")
     ready_timeout_s: float = Field(2, gt=0, description="How long /readyz waits for a replica's word, seconds.")
     num_cpus: float = Field(0.25, ge=0, description="Ray CPUs reserved by an ingress process.")
+
+
+def check_gpus(engine: EngineSettings, replicas: ReplicaSettings) -> None:
+    """Refuses a number of GPUs that the engine cannot use.
+
+    Raises:
+        ValueError: not one GPU for each device of the engine, or a share of one whose memory is not shared too.
+    """
+    num_gpus, num_devices = replicas.num_gpus, engine.num_devices
+    if num_gpus is None:
+        return
+    if num_gpus == 0:
+        if replicas.accelerator_type is not None or engine.multi_node:
+            raise ValueError(
+                f"replicas.num_gpus=0 with replicas.accelerator_type={replicas.accelerator_type!r} and "
+                f"engine.multi_node={engine.multi_node}: both are for GPUs"
+            )
+        return
+    if num_devices > 1 and num_gpus != num_devices:
+        raise ValueError(
+            f"replicas.num_gpus={num_gpus:g} with engine.tensor_parallel_size={engine.tensor_parallel_size} and "
+            f"engine.pipeline_parallel_size={engine.pipeline_parallel_size}: set {num_devices}, or leave it out"
+        )
+    if num_devices == 1 and num_gpus > 1:
+        raise ValueError(f"replicas.num_gpus={num_gpus:g}: the engine uses one; set engine.tensor_parallel_size")
+    memory_ratio = engine.extra_args.get("gpu_memory_utilization")
+    if num_gpus < 1 and not (isinstance(memory_ratio, int | float) and memory_ratio <= num_gpus):
+        raise ValueError(
+            f"replicas.num_gpus={num_gpus:g} with engine.extra_args.gpu_memory_utilization={memory_ratio}: set it to "
+            f"{num_gpus:g} at most, or the replicas that share a GPU take each other's memory"
+        )

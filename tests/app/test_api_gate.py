@@ -14,7 +14,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.api import create_api
 from app.gate.access import Access
 from app.gate.entry import Entry
 from app.gate.keys import KeyStore, hash_key
@@ -26,6 +25,7 @@ from slo.settings import Settings, parse_settings
 from tests.app.conftest import RecordLines
 from tests.app.exchange import Exchange
 from tests.app.fake_dispatcher import FakeDispatcher
+from tests.app.one_model import api_of_one
 
 P0, P1, P2 = PriorityClass
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -49,7 +49,7 @@ class Served:
         self.dispatcher = FakeDispatcher(*script)
         settings: Settings = parse_settings(values or {})
         self.entry = Entry(settings, Access((lambda: KEYS) if keyed else None))
-        self.app: FastAPI = create_api(self.dispatcher, settings, ("tiny",), entry=self.entry)
+        self.app: FastAPI = api_of_one(self.dispatcher, settings, entry=self.entry)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 

@@ -133,7 +133,7 @@ def test_parse_json_object_refuses_what_is_no_object(raw: bytes, kind: str) -> N
     ("raw", "expected"),
     [
         (b'{"a": 1, "a": 2}', {"a": 2}),
-        (b'{"a": 123456789012345678901234567890}', {"a": 123456789012345678901234567890}),
+        (b'{"a": [123456789012345678901234567890]}', {"a": [123456789012345678901234567890]}),
         (b'{"a": "\\ud83d\\ude00"}', {"a": "😀"}),
         ('{"ż": "日本"}'.encode(), {"ż": "日本"}),
         (b' {"a": null}\n', {"a": None}),
@@ -180,3 +180,15 @@ def test_for_engine_leaves_the_clients_body_as_it_was() -> None:
     body = {"priority": 0, "prompt": "x"}
     for_engine(body)
     assert body == {"priority": 0, "prompt": "x"}
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**4000])
+def test_parse_json_object_refuses_a_field_whose_number_does_not_fit_64_bits(number: int) -> None:
+    with pytest.raises(Rejected, match="'top_k': the number does not fit 64 bits") as raised:
+        parse_json_object(f'{{"prompt": "x", "top_k": {number}}}'.encode())
+    assert raised.value.param == "top_k"
+
+
+def test_parse_json_object_takes_the_numbers_that_fit_64_bits_and_larger_ones_in_schemas() -> None:
+    body = {"seed": 2**63 - 1, "top_k": -(2**63), "temperature": 1e300, "tools": [{"maximum": 2**64}]}
+    assert parse_json_object(json.dumps(body).encode()) == body

@@ -61,7 +61,7 @@ def test_classify_takes_short_and_long_names_in_any_case(value: str, expected: P
 
 
 @pytest.mark.parametrize("value", ["", " ", "0", "P3", "urgent", "P0,P0", "P0 P1", "u=1", "é", "high", "None"])
-def test_classify_lists_what_is_allowed_when_the_header_names_no_class(value: str) -> None:
+def test_gie_1339_header_that_names_no_class_is_refused_with_what_is_allowed(value: str) -> None:
     with pytest.raises(Rejected) as raised:
         of([("X-Priority", value)])
     assert raised.value.message == (

@@ -13,16 +13,19 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from app.controller_handle import ServeOperator
-from slo.errors import ControllerAway
+from slo.errors import ControllerAway, Rejected, ServingError
 
-ASKED = ("metrics", "status", "alerts")
+ASKED = {"metrics": (), "status": ("tiny",), "alerts": (), "num_running_replicas": ("tiny",)}
+"""What is asked, and with what."""
 
 
 class FakeMethod:
-    def __init__(self, outcome: object) -> None:
+    def __init__(self, outcome: object, arguments: tuple[str, ...]) -> None:
         self._outcome = outcome
+        self._arguments = arguments
 
-    async def remote(self) -> object:
+    async def remote(self, *arguments: str) -> object:
+        assert arguments == self._arguments
         if isinstance(self._outcome, asyncio.Event):
             await self._outcome.wait()
         if isinstance(self._outcome, Exception):
@@ -37,7 +40,7 @@ class FakeHandle:
         self._outcomes = outcomes
 
     def __getattr__(self, method: str) -> FakeMethod:
-        return FakeMethod(self._outcomes[method])
+        return FakeMethod(self._outcomes[method], ASKED[method])
 
 
 def operator(answer_timeout_s: float = 30, **outcomes: object) -> ServeOperator:
@@ -45,7 +48,7 @@ def operator(answer_timeout_s: float = 30, **outcomes: object) -> ServeOperator:
 
 
 async def ask(asked: str, outcome: object, answer_timeout_s: float = 30) -> Any:
-    return await getattr(operator(answer_timeout_s, **{asked: outcome}), asked)()
+    return await getattr(operator(answer_timeout_s, **{asked: outcome}), asked)(*ASKED[asked])
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -77,9 +80,10 @@ async def test_controller_is_away_when_ray_fails(asked: str, error: Exception) -
 
 
 @pytest.mark.parametrize("dual", [False, True])
-async def test_controllers_own_word_is_passed_on(dual: bool) -> None:
-    error = failed(ControllerAway("it has just started"))
-    with pytest.raises(ControllerAway, match="it has just started"):
+@pytest.mark.parametrize("word", [ControllerAway("it has just started"), Rejected("no model of that name")])
+async def test_controllers_own_word_is_passed_on(dual: bool, word: ServingError) -> None:
+    error = failed(word)
+    with pytest.raises(type(word), match=word.message):
         await ask("status", error.make_dual_exception_instance() if dual else error)
 
 

@@ -5,14 +5,17 @@ from typing import Any
 
 import pytest
 from ray import exceptions as ray_errors
-from ray.serve._private.common import DeploymentID
+from ray.serve._private.common import DeploymentID, RequestMetadata
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
+from ray.serve.handle import DeploymentResponseGenerator
 
 from app.dispatch import BACK_PRESSURE_RETRY_S, ServeDispatcher, from_ray
-from slo.errors import EngineFailed, Rejected, RejectReason, ReplicaLost, ServingError, Shed
+from slo.errors import EngineFailed, Expired, Rejected, RejectReason, ReplicaLost, ServingError, Shed
 from slo.messages import Chunk, Endpoint, Failure, GenerateCall, Reply
 from slo.priority import PriorityClass
+from slo.settings.gate import AdmissionSettings, ClassAdmission
 
+PATIENCE_S = 0.01
 CALL = GenerateCall(Endpoint.CHAT, {"messages": []}, PriorityClass.P1, "id-1")
 
 
@@ -26,6 +29,8 @@ class FakeReplies:
     def __init__(self, replies: list[Reply], error: BaseException | None) -> None:
         self._replies, self._error = replies, error
         self.num_cancels = 0
+        self._replica_result_future = asyncio.get_running_loop().create_future()
+        self._replica_result_future.set_result(None)
 
     async def __aiter__(self) -> AsyncIterator[Reply]:
         for reply in self._replies:
@@ -75,7 +80,8 @@ class FakeMethod:
 
 
 def dispatcher_over(handle: FakeHandle, answer_timeout_s: float = 30) -> ServeDispatcher:
-    return ServeDispatcher(handle, answer_timeout_s)  # type: ignore[arg-type]
+    admission = AdmissionSettings(p1=ClassAdmission(queue_timeout_s=PATIENCE_S))
+    return ServeDispatcher(handle, answer_timeout_s, admission)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +161,32 @@ async def test_generate_cancels_the_replicas_work_when_it_is_closed() -> None:
 
 async def test_generate_raises_and_cancels_when_its_task_is_cancelled() -> None:
     replies = FakeReplies([], asyncio.CancelledError())
+    task = asyncio.ensure_future(anext(dispatcher_over(FakeHandle(replies)).generate(CALL)))
+    asyncio.get_running_loop().call_soon(task.cancel)
     with pytest.raises(asyncio.CancelledError):
-        await anext(dispatcher_over(FakeHandle(replies)).generate(CALL))
+        await task
     assert replies.num_cancels == 1
+
+
+async def test_generate_yields_a_failure_when_the_call_was_ended_and_not_its_task() -> None:
+    replies = FakeReplies([Chunk("a")], asyncio.CancelledError())
+    first, last = [reply async for reply in dispatcher_over(FakeHandle(replies)).generate(CALL)]
+    assert first == Chunk("a")
+    assert isinstance(last, Failure)
+    assert type(last.error) is ReplicaLost
+
+
+async def test_call_that_no_replica_takes_expires_with_its_class() -> None:
+    """With what Serve's handle really gives."""
+    taken: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    metadata = RequestMetadata("id-1", "internal", call_method="generate", is_streaming=True)
+    replies = DeploymentResponseGenerator(taken, metadata, _is_router_running_in_separate_loop=False)
+    (last,) = [reply async for reply in dispatcher_over(FakeHandle(replies)).generate(CALL)]  # type: ignore[arg-type]
+    assert isinstance(last, Failure)
+    assert type(last.error) is Expired
+    assert f"in {PATIENCE_S:g} s" in last.error.message
+    assert "P1" in last.error.message
+    assert taken.cancelled(), "the router looks for a replica no more"
 
 
 async def test_models_gives_what_the_replica_lists() -> None:

@@ -2,15 +2,18 @@ import pytest
 
 from app.errors import HttpError, quoted, to_http
 from slo.errors import (
+    BatchesAway,
     ControllerAway,
     EngineFailed,
     Expired,
+    NotAdmitted,
     OverQuota,
     Rejected,
     RejectReason,
     ReplicaLost,
     ServingError,
     Shed,
+    StorageFull,
 )
 
 
@@ -41,6 +44,15 @@ def openai_error(message: str, kind: str, param: str | None = None, code: str | 
             ControllerAway("away"),
             HttpError(503, openai_error("away", "service_unavailable", None, "controller_away"), {"retry-after": "1"}),
         ),
+        (
+            BatchesAway("away"),
+            HttpError(503, openai_error("away", "service_unavailable", None, "batches_away"), {"retry-after": "1"}),
+        ),
+        (
+            NotAdmitted("none"),
+            HttpError(503, openai_error("none", "service_unavailable", None, "replica_lost"), {"retry-after": "1"}),
+        ),
+        (StorageFull("full"), HttpError(507, openai_error("full", "server_error", None, "storage_full"))),
         (EngineFailed("fault"), HttpError(500, openai_error("fault", "server_error", None, "engine_failed"))),
         (ServingError("broken"), HttpError(500, openai_error("broken", "server_error", None, "internal_error"))),
     ],
@@ -58,6 +70,8 @@ def test_to_http_gives_status_object_and_headers(error: ServingError, expected: 
         (RejectReason.UNKNOWN_MODEL, 404, "model_not_found"),
         (RejectReason.UNKNOWN_ROUTE, 404, "unknown_url"),
         (RejectReason.WRONG_METHOD, 405, "method_not_allowed"),
+        (RejectReason.NOT_FOUND, 404, "not_found"),
+        (RejectReason.IN_USE, 409, "in_use"),
         (RejectReason.NOT_SUPPORTED, 501, "not_supported"),
         (RejectReason.CLASS_NOT_ALLOWED, 403, "class_not_allowed"),
     ],

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.metrics import IngressMetrics, RequestMeter, TokenTimes, has_held
+from slo.messages import Recovery
 from slo.outcome import Outcome
 from slo.priority import PriorityClass
 from slo.settings import ClassTargets, LatencyTargets
@@ -153,7 +154,9 @@ def test_metrics_give_an_answer_that_is_not_streamed_neither_ttft_nor_tbt() -> N
     assert (traffic.num_held, traffic.num_missed) == (1, 0), "a target that does not apply cannot be missed"
 
 
-@pytest.mark.parametrize("outcome", set(Outcome) - {Outcome.COMPLETED}, ids=lambda outcome: outcome.value)
+@pytest.mark.parametrize(
+    "outcome", [each for each in Outcome if each is not Outcome.COMPLETED], ids=lambda outcome: outcome.value
+)
 def test_metrics_give_no_e2e_to_an_answer_that_was_not_sent_in_full(outcome: Outcome) -> None:
     metrics = IngressMetrics(ClassTargets())
     metrics.begin(P0, 0.0).end(outcome, 0.001)
@@ -223,3 +226,11 @@ def test_metrics_tell_who_waits_at_the_gate() -> None:
         PriorityClass.P1: 0,
         PriorityClass.P2: 3,
     }
+
+
+def test_metrics_count_what_became_of_lost_replicas() -> None:
+    metrics = IngressMetrics(ClassTargets())
+    assert metrics.snapshot({}).recoveries == {}
+    for recovery in (Recovery.AGAIN, Recovery.AGAIN, Recovery.NOT_POSSIBLE):
+        metrics.recovered(recovery)
+    assert metrics.snapshot({}).recoveries == {Recovery.AGAIN: 2, Recovery.NOT_POSSIBLE: 1}

@@ -14,25 +14,27 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.api import create_api
 from app.operator import STATUS_PAGE, page_headers
-from slo.errors import ControllerAway
-from slo.settings import Settings
+from slo.errors import ControllerAway, Rejected, RejectReason
 from slo.status import AlertReport, AlertsReport, AlertState, ReplicaCountsReport, StatusReport
 from tests.app.fake_dispatcher import FakeDispatcher
+from tests.app.one_model import api_of_one
 
 ALERT = AlertReport(
+    model="org/name",
     name="tbt_breach",
     severity="critical",
     state=AlertState.FIRING,
     priority_class="P0",
     value=0.5,
     threshold=0.04,
+    unit="s",
     message='a "message" with <b>markup</b>',
     since_ago_s=3.5,
 )
 STATUS = StatusReport(
     model="org/name",
+    models=("org/name", "other"),
     mode="on",
     up_s=10,
     period_s=10,
@@ -62,8 +64,10 @@ class FakeOperator:
     async def metrics(self) -> str:
         return self._or_raise(METRICS)
 
-    async def status(self) -> StatusReport:
-        return self._or_raise(STATUS)
+    async def status(self, model: str | None) -> StatusReport:
+        if model not in (None, *STATUS.models):
+            raise Rejected("no model of that name", "model", RejectReason.UNKNOWN_MODEL)
+        return self._or_raise(STATUS.model_copy(update={"model": model or STATUS.model}))
 
     async def alerts(self) -> AlertsReport:
         return self._or_raise(AlertsReport(alerts=(ALERT,)))
@@ -75,7 +79,7 @@ class FakeOperator:
 
 
 def api(operator: FakeOperator | None) -> FastAPI:
-    return create_api(FakeDispatcher(), Settings(), ("tiny",), operator=operator)
+    return api_of_one(FakeDispatcher(), operator=operator)
 
 
 def client_of(app: FastAPI) -> httpx.AsyncClient:
@@ -101,6 +105,13 @@ async def test_status_is_the_report_as_json(client: httpx.AsyncClient) -> None:
     assert answer.headers["content-type"] == "application/json"
     assert StatusReport.model_validate_json(answer.content) == STATUS
     assert answer.json()["counts"]["running"] is None
+
+
+async def test_status_is_of_the_model_that_the_query_names(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v1/status?model=other")).json()["model"] == "other"
+    refused = await client.get("/v1/status?model=none")
+    assert refused.status_code == 404
+    assert refused.json()["error"]["code"] == "model_not_found"
 
 
 async def test_alerts_are_the_report_as_json(client: httpx.AsyncClient) -> None:

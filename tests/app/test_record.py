@@ -78,7 +78,7 @@ def test_record_is_counted_apart_when_it_ends_without_a_class() -> None:
     assert not any(traffic.outcomes for traffic in snapshot.classes.values())
 
 
-def test_record_ttft_is_unchanged_by_a_later_preemption_and_the_stall_shows_in_tbt_and_e2e(
+def test_vllm_13169_ttft_is_unchanged_by_a_later_preemption_and_the_stall_shows_in_tbt_and_e2e(
     records: RecordLines,
 ) -> None:
     """The request loses its slot after two tokens and is computed again: the next token comes five seconds later."""

@@ -124,6 +124,15 @@ def test_record_learns_what_was_served_when_more_arrived() -> None:
     assert isclose(learned.arrivals.band.broke, 3, rel_tol=0.02)
 
 
+def test_record_learns_nothing_of_what_is_late_when_its_load_has_gone() -> None:
+    """A fleet that has grown works off what waited: the latencies of the window are of a load that was higher."""
+    broken = record(replace(BAD, num_running=200, arrivals_per_s=10, completions_per_s=8))
+    receding = record(replace(BAD, num_running=10, arrivals_per_s=10, completions_per_s=20), before=broken, replicas=8)
+    assert receding.is_broken(SETTINGS)
+    assert receding.in_flight.band.broke == pytest.approx(100, rel=0.02)
+    assert receding.arrivals.band.broke == pytest.approx(4, rel=0.02)
+
+
 def test_record_learns_no_rate_while_nothing_has_ended() -> None:
     assert record(replace(BAD, completions_per_s=0)).arrivals.band == Band()
 

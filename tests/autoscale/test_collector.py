@@ -16,7 +16,7 @@ from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentBroadcastResponse, DeploymentHandle
 
 from autoscale.collector import METHOD, ServeCollector
-from slo.snapshots import EngineSnapshot, IngressSnapshot
+from slo.snapshots import BatchSnapshot, EngineSnapshot, IngressSnapshot
 from tests.autoscale.fleet import FakeClock, engine, ingress
 
 UNAVAILABLE = DeploymentUnavailableError(DeploymentID("Replica", "expresslane"))
@@ -47,10 +47,10 @@ class FakeHandle:
         self.results = [FakeResult(o) for o in outcomes]
         self._error = error
         self._hangs = hangs
-        self.methods: list[str] = []
+        self.methods: list[tuple[str, ...]] = []
 
-    def broadcast(self, method: str) -> FakeHandle:
-        self.methods.append(method)
+    def broadcast(self, method: str, *arguments: str) -> FakeHandle:
+        self.methods.append((method, *arguments))
         return self
 
     async def _fetch_replica_results_async(self) -> list[FakeResult]:
@@ -63,7 +63,7 @@ class FakeHandle:
 
 def collector(replicas: FakeHandle, ingresses: FakeHandle, timeout_s: float = 30) -> ServeCollector:
     clock = FakeClock()
-    return ServeCollector(handle(replicas), handle(ingresses), timeout_s, clock)
+    return ServeCollector(handle(replicas), handle(ingresses), timeout_s, "tiny", clock)
 
 
 def handle(fake: FakeHandle) -> Callable[[], DeploymentHandle[Any]]:
@@ -80,7 +80,8 @@ async def test_everyone_is_asked_for_its_snapshot() -> None:
     assert ids(collected.engines) == ["a", "b"]
     assert ids(collected.ingresses) == ["i", "j"]
     assert (collected.num_silent_engines, collected.num_silent_ingresses) == (0, 0)
-    assert replicas.methods == ingresses.methods == [METHOD] == ["snapshot"]
+    assert (replicas.methods, ingresses.methods) == ([(METHOD,)], [(METHOD, "tiny")])
+    assert METHOD == "snapshot"
 
 
 async def test_answers_are_stamped_by_the_collectors_clock_less_their_age() -> None:
@@ -136,6 +137,16 @@ async def test_nobody_answers_when_there_is_nobody_to_ask(error: Exception, num_
     assert (collected.num_silent_engines, collected.num_silent_ingresses) == (num_silent, num_silent)
 
 
+async def test_owner_of_the_batches_is_asked_too_and_its_silence_is_its_own() -> None:
+    for outcome, told, num_silent in ((BatchSnapshot("o", 0), ["o"], 0), (engine("of the wrong kind"), [], 1)):
+        asked = ServeCollector(
+            handle(FakeHandle(engine("a"))), handle(FakeHandle()), 30, "tiny", batches=handle(FakeHandle(outcome))
+        )
+        collected = await asked.collect()
+        assert (ids(collected.batches), collected.num_silent_batches) == (told, num_silent)
+        assert (ids(collected.engines), collected.num_silent_engines) == (["a"], 0)
+
+
 async def test_handle_is_asked_for_again_while_serve_does_not_know_the_deployment() -> None:
     known = False
 
@@ -144,7 +155,7 @@ async def test_handle_is_asked_for_again_while_serve_does_not_know_the_deploymen
             raise RayServeException("Deployment 'Ingress' does not exist")
         return FakeHandle(ingress("i"))  # type: ignore[return-value]
 
-    asking = ServeCollector(handle(FakeHandle(engine("a"))), ingresses, 30)
+    asking = ServeCollector(handle(FakeHandle(engine("a"))), ingresses, 30, "tiny")
     assert (await asking.collect()).ingresses == ()
     known = True
     assert ids((await asking.collect()).ingresses) == ["i"]

@@ -11,7 +11,8 @@ import logging
 import pytest
 
 from autoscale.controller import ControlLoop
-from autoscale.report import SCALING_FAILED
+from autoscale.exposition import render
+from autoscale.rules import SCALING_FAILED
 from autoscale.scaling import ActuatorError
 from slo.errors import ControllerAway
 from slo.settings import Settings, parse_settings
@@ -141,7 +142,7 @@ async def test_alerts_fire_and_nothing_changes_unless_the_mode_is_on(
     assert bool(fleet.loop.status().decisions) is (mode == "dry_run")
 
 
-@pytest.mark.parametrize("ask", ["status", "alerts", "metrics"])
+@pytest.mark.parametrize("ask", ["status", "alerts", "exposed", "num_running_replicas"])
 async def test_nothing_is_told_before_the_first_look(ask: str) -> None:
     with pytest.raises(ControllerAway, match="has not looked"):
         getattr(Fleet(settings()).loop, ask)()
@@ -151,11 +152,12 @@ async def test_answers_are_of_the_latest_look() -> None:
     fleet = Fleet(settings())
     await fleet.periods(3, FAST_S)
     status = fleet.loop.status()
+    assert fleet.loop.num_running_replicas() == status.counts.running == 1
     assert status.up_s == 30
     assert status.is_complete
     assert status.counts.running == 1
     assert [r.source_id for r in status.replicas] == ["engine 0"]
-    assert "expresslane_replicas" in fleet.loop.metrics()
+    assert "expresslane_replicas" in render(fleet.loop.exposed())
     fleet.clock.now_s += 7
     assert fleet.loop.status().replicas[0].age_s == 7
 

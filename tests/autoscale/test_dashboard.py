@@ -140,3 +140,16 @@ def test_dashboard_is_json_whose_panels_fit_the_grid() -> None:
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) == GRID_WIDTH - 1
     assert [p["title"] for p in loaded["panels"] if p["type"] != "row"] == [p.title for p in PANELS]
+
+
+def test_dashboard_of_several_models_shows_the_one_that_is_chosen() -> None:
+    models = [{"model": {"source": "org/one"}}, {"model": {"source": "org/two"}}]
+    several = json.loads(render_dashboard(parse_settings({"models": models})))
+    of_one = json.loads(render_dashboard(Settings()))
+    chosen = several["templating"]["list"][1]
+    assert (chosen["name"], chosen["definition"]) == ("model", "label_values(expresslane_replicas, model)")
+    queries = [[t["expr"] for p in d["panels"] for t in p.get("targets", [])] for d in (several, of_one)]
+    for expression, without in zip(*queries, strict=True):
+        names = re.findall(rf"{metrics.NAMESPACE}_\w+", expression)
+        assert expression.count('{model="$model"') == len(names) > 0
+        assert expression.replace('{model="$model"}', "").replace('model="$model",', "") == without

@@ -6,6 +6,7 @@ zero when nobody is fresh; label values in another order; fragmentation turned a
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,15 +20,17 @@ from autoscale.rules import AlertBook, alert_rules
 from autoscale.series import Series, Totals, nothing_yet
 from autoscale.summary import ServedReplicas, fleet_view
 from autoscale.view import FleetView
-from autoscale.window import Window
+from autoscale.window import Answer, Window
 from slo import metrics
 from slo.metrics import Metric, MetricKind
+from slo.outcome import LineOutcome
 from slo.settings import Settings
 from slo.settings.targets import ClassTargets, LatencyTargets
-from slo.snapshots import ClassLoad, ClassTraffic, EngineSnapshot, GpuUse, KVUse, SwapUse
+from slo.snapshots import BatchSnapshot, ClassLoad, ClassTraffic, EngineSnapshot, GpuUse, KVUse, SwapUse
 from tests.autoscale.fleet import P0, P1, collection, engine, ingress, latencies
 
 SETTINGS = Settings()
+BATCHES = BatchSnapshot("owner", 0, {LineOutcome.FAILED: 2}, num_retries=3, num_pending=5, num_in_flight=4, num_open=1)
 
 
 def full_look() -> Look:
@@ -38,7 +41,8 @@ def full_look() -> Look:
     window = Window(30, 10, 25)
     window.add(collection(0), 0)
     traffic = ClassTraffic(tbt=latencies([0.0105, 0.0105, 0.3]), num_in_flight=3)
-    recent = window.add(collection(10, [ingress(classes={P0: traffic})], [a, b]), 10)
+    told = replace(collection(10, [ingress(classes={P0: traffic})], [a, b]), batches=(Answer(BATCHES, 10),))
+    recent = window.add(told, 10)
     served = ServedReplicas(target=3, running=2, starting=1, draining=4)
     return Look(
         recent,
@@ -105,6 +109,12 @@ def test_states_are_of_the_whole_fleet(text: str) -> None:
     assert value(text, state, priority_class="P1", state="waiting") == 6
     assert value(text, metrics.IN_FLIGHT.name, priority_class="P0") == 3
     assert value(text, metrics.SATURATION.name) == 0.5
+    assert value(text, metrics.BATCH_LINES.name, outcome="failed") == 2
+    assert value(text, metrics.BATCH_LINES.name, outcome="completed") == 0
+    assert value(text, metrics.BATCH_RETRIES.name) == 3
+    assert value(text, metrics.BATCH_LINES_QUEUED.name) == 5
+    assert value(text, metrics.BATCH_LINES_IN_FLIGHT.name) == 4
+    assert value(text, metrics.BATCHES_OPEN.name) == 1
     assert value(text, metrics.KV_BLOCKS.name) == 200
     assert value(text, metrics.KV_BLOCKS_USED.name) == 80
     assert value(text, metrics.KV_FRAGMENTATION.name) == 0.25

@@ -8,6 +8,10 @@
     only promised classes scale                       unpromised_class_is_no_reason_to_scale_out
     a queue must predict a miss for some periods      queue_growth_scales_out_in_its_third_period
     ... and not drain by itself                       queue_is_no_reason (drains by itself)
+    first tokens must be late for some periods        late_first_tokens_scale_out_when_they_last
+    ... and for enough requests                       few_late_first_tokens_are_no_reason
+    ... and not whatever the load                     late_first_tokens_are_no_reason_where_fewer_requests_...
+    ... nor where a replica has one request           late_first_tokens_are_no_reason_where_each_replica_has_one
     a start has its time                              one_step_while_replicas_start_for_five_minutes
     a new replica has its chance                      adds_no_more_until_the_new_replica_has_had_its_chance
     an alert that has yet to clear adds nothing       adds_nothing_when_the_alert_only_has_yet_to_clear
@@ -56,6 +60,7 @@ from tests.autoscale.watched_fleet import (
     BATCH_QUEUE,
     GOOD,
     IDLE,
+    LATE,
     P0,
     P1,
     P2,
@@ -154,6 +159,43 @@ def test_queue_of_a_more_urgent_class_counts_as_it_starts_first() -> None:
 def test_queue_where_nothing_starts_predicts_a_miss() -> None:
     fleet = WatchedFleet()
     assert fleet.look_for(30, replace(QUEUED, starts_per_s=0.0))[-1].reason is R.QUEUE_GROWTH
+
+
+def test_late_first_tokens_scale_out_when_they_last() -> None:
+    fleet = settled()
+    assert [d.reason for d in fleet.look_for(30, LATE)] == [R.STEADY, R.STEADY, R.TTFT_BREACH]
+    assert fleet.decisions[-1].detail == "P1: TTFT P99 800 ms, target 500 ms"
+    assert fleet.changes == [(3, R.TTFT_BREACH)], "as many as the load needs by what it has just shown"
+
+
+def test_few_late_first_tokens_are_no_reason() -> None:
+    """A P99 of a dozen requests is the slowest of them: what counts is a hundred of them in a row."""
+    fleet = settled()
+    few = replace(LATE, arrivals_per_s=0.4, completions_per_s=0.4, starts_per_s=0.4)
+    fleet.look_for(240, few)
+    assert not fleet.changes
+    fleet.look_for(10, few)
+    assert fleet.changes == [(2, R.TTFT_BREACH)]
+
+
+def test_late_first_tokens_are_no_reason_where_fewer_requests_did_not_make_them_earlier() -> None:
+    """What takes so long is the prompts themselves; the fleet would grow to its bound, and be none the wiser."""
+    fleet = WatchedFleet()
+    fleet.look_for(600, replace(LATE, num_running=2))
+    fleet.look_for(600, LATE)
+    assert not fleet.changes
+
+
+def test_late_first_tokens_are_no_reason_where_each_replica_has_one() -> None:
+    fleet = settled()
+    fleet.look_for(600, replace(LATE, num_running=1))
+    assert not fleet.changes
+
+
+def test_late_first_tokens_are_no_reason_while_the_load_recedes_by_itself() -> None:
+    fleet = settled()
+    fleet.look_for(30, BAD, frozenset())
+    assert {d.reason for d in fleet.look_for(60, replace(LATE, arrivals_per_s=8))} == {R.CLEARING}
 
 
 def test_demand_aibrix_2670_one_step_while_replicas_start_for_five_minutes() -> None:

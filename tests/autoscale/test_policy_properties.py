@@ -36,7 +36,7 @@ PATIENCE: dict[str, Any] = {
 """Short, so that every rule has its turn within a hundred periods."""
 REDEPLOYED = 2
 """Serve's target after a redeploy."""
-RAISES = (R.TBT_BREACH, R.QUEUE_GROWTH)
+RAISES = (R.TBT_BREACH, R.QUEUE_GROWTH, R.TTFT_BREACH)
 
 maybe_s = st.none() | st.sampled_from([0.01, 0.05, 0.3, 2.0])
 rates = st.sampled_from([0.0, 0.5, 1.0, 5.0])
@@ -53,6 +53,7 @@ class_views = st.builds(
     num_paused=numbers,
 )
 quiet_views = st.just(ClassView(ttft_p99_s=0.01, tbt_p99_s=0.005, completions_per_s=1.0, starts_per_s=1.0))
+late_views = st.just(ClassView(ttft_p99_s=2.0, tbt_p99_s=0.005, arrivals_per_s=5.0, starts_per_s=5.0, num_running=60))
 idle_views = st.just(ClassView(starts_per_s=0.0))
 
 
@@ -78,6 +79,7 @@ weathers = st.builds(
     num_periods=st.integers(1, 15),
     classes=st.tuples(class_views, class_views, class_views)
     | st.tuples(quiet_views, quiet_views, quiet_views)
+    | st.tuples(quiet_views, late_views, quiet_views)
     | st.tuples(idle_views, idle_views, idle_views),
     breaches=st.just(frozenset()) | st.frozensets(st.sampled_from(list(PriorityClass))),
     is_complete=st.sampled_from([True, True, True, False]),
@@ -232,7 +234,7 @@ def test_every_reason_has_its_turn() -> None:
     """The weather above is varied enough to mean something: with a fixed seed it meets every reason there is."""
     seen: set[ScalingReason] = set()
 
-    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
     @given(weather=st.lists(weathers, min_size=1, max_size=12), limits=bounds)
     def meet(weather: list[Weather], limits: tuple[int, int]) -> None:
         seen.update(live(weather, *limits).reasons)

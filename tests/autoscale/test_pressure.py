@@ -3,7 +3,14 @@ from math import inf
 
 import pytest
 
-from autoscale.pressure import forecast_queue, is_over, is_tbt_over, latencies_and_targets, predicts_miss
+from autoscale.pressure import (
+    forecast_queue,
+    is_over,
+    is_tbt_over,
+    is_ttft_over,
+    latencies_and_targets,
+    predicts_miss,
+)
 from autoscale.view import ClassView
 from slo.settings import ClassTargets, LatencyTargets
 from tests.autoscale.watched_fleet import GOOD, P0, P1, P2, QUEUED
@@ -14,20 +21,21 @@ P1_TARGETS = TARGETS.p1
 
 
 @pytest.mark.parametrize(
-    ("ttft_s", "tbt_s", "over", "tbt_over"),
+    ("ttft_s", "tbt_s", "over", "ttft_over", "tbt_over"),
     [
-        (0.5, 0.1, False, False),
-        (0.51, 0.1, True, False),
-        (0.5, 0.11, True, True),
-        (None, 0.11, True, True),
-        (None, None, False, False),
+        (0.5, 0.1, False, False, False),
+        (0.51, 0.1, True, True, False),
+        (0.5, 0.11, True, False, True),
+        (None, 0.11, True, False, True),
+        (None, None, False, False, False),
     ],
 )
 def test_over_is_a_known_p99_above_its_target(
-    ttft_s: float | None, tbt_s: float | None, over: bool, tbt_over: bool
+    ttft_s: float | None, tbt_s: float | None, over: bool, ttft_over: bool, tbt_over: bool
 ) -> None:
     view = ClassView(ttft_p99_s=ttft_s, tbt_p99_s=tbt_s)
-    assert (is_over(view, P1_TARGETS), is_tbt_over(view, P1_TARGETS)) == (over, tbt_over)
+    assert is_over(view, P1_TARGETS) == over
+    assert (is_ttft_over(view, P1_TARGETS), is_tbt_over(view, P1_TARGETS)) == (ttft_over, tbt_over)
 
 
 @pytest.mark.parametrize(
@@ -38,12 +46,14 @@ def test_over_is_a_known_p99_above_its_target(
 def test_nothing_is_over_what_was_not_promised(targets: LatencyTargets) -> None:
     assert not is_over(GOOD, targets)
     assert not is_tbt_over(GOOD, targets)
+    assert not is_ttft_over(GOOD, targets)
     assert latencies_and_targets(GOOD, targets) == ()
 
 
 def test_nothing_is_over_of_a_class_that_is_not_in_view() -> None:
     assert not is_over(None, P1_TARGETS)
     assert not is_tbt_over(None, P1_TARGETS)
+    assert not is_ttft_over(None, P1_TARGETS)
 
 
 def test_latencies_come_with_their_targets_in_seconds() -> None:

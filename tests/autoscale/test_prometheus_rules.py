@@ -245,7 +245,7 @@ def test_committed_rule_file_is_what_the_repositorys_settings_give() -> None:
 def test_rule_file_is_valid(tmp_path: Path, of: Settings) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(render_rules(of))
-    assert f"SUCCESS: {len(alert_rules(of))} rules found" in check_rules(file)
+    assert f"SUCCESS: {len(alert_rules(of)) + 1} rules found" in check_rules(file), "and scaling_failed"
 
 
 def test_rule_file_has_one_group_that_is_evaluated_once_a_period() -> None:
@@ -262,7 +262,26 @@ def test_rule_holds_for_one_period_less_than_it_has_evaluations() -> None:
 def test_rule_file_leaves_out_what_is_disabled() -> None:
     of = with_periods(10, tbt_breach={"enabled": False}, low_batching={"enabled": False})
     names = [rule["alert"] for rule in rule_file(of)["groups"][0]["rules"]]
-    assert names == ["preemption_storm", "ttft_high", "ttft_high", "kv_hit_low", "batch_size_low"]
+    assert names == ["preemption_storm", "ttft_high", "ttft_high", "kv_hit_low", "batch_size_low", "scaling_failed"]
+
+
+def test_scaling_that_failed_is_told_at_once_however_many_ingresses_are_scraped(tmp_path: Path) -> None:
+    series = [
+        {"series": f'expresslane_alert_firing{{alert="{alert}",instance="{instance}"}}', "values": values}
+        for instance in ("a", "b")
+        for alert, values in (("scaling_failed", "0 0 1 1 0"), ("kv_hit_low", "1 1 1 1 1"))
+    ]
+    (rule,) = [r for r in rule_file(DEFAULTS)["groups"][0]["rules"] if r["alert"] == "scaling_failed"]
+    fires = {"exp_labels": {"severity": "critical"}, "exp_annotations": rule["annotations"]}
+    test = {
+        "interval": "10s",
+        "input_series": series,
+        "alert_rule_test": [
+            {"eval_time": f"{10 * i}s", "alertname": "scaling_failed", "exp_alerts": [fires] if i in (2, 3) else []}
+            for i in range(5)
+        ],
+    }
+    assert "SUCCESS" in run_rule_tests(tmp_path, rule_file(DEFAULTS), "10s", [test])
 
 
 def test_message_is_told_as_it_is_written(tmp_path: Path) -> None:
@@ -279,3 +298,33 @@ def test_message_is_told_as_it_is_written(tmp_path: Path) -> None:
         "alert_rule_test": [{"eval_time": "1m", "alertname": "tbt_breach", "exp_alerts": [alert]}],
     }
     assert "SUCCESS" in run_rule_tests(tmp_path, rule_file(of), "10s", [test])
+
+
+def test_rules_of_several_models_look_at_the_series_of_each_alone(tmp_path: Path) -> None:
+    models = [
+        {"model": {"source": "org/one"}},
+        {"model": {"source": "org/two"}, "alerts": {"preemption_storm": {"max_per_minute": 1}}},
+    ]
+    of = parse_settings({"models": models})
+    groups = rule_file(of)["groups"]
+    assert [group["name"] for group in groups] == ["expresslane-org-one", "expresslane-org-two"]
+    file = tmp_path / "rules.yaml"
+    file.write_text(render_rules(of))
+    assert f"SUCCESS: {sum(len(group['rules']) for group in groups)} rules found" in check_rules(file)
+    labels = 'priority_class="P2",kind="paused"'
+    series = [
+        {"series": f'expresslane_preemptions_total{{model="{model}",{labels}}}', "values": "0+1x30"}
+        for model in ("org/one", "org/two")
+    ]
+    fired = {"exp_labels": {"severity": "warning", "model": "org/two"}, "exp_annotations": _annotations(groups[1], 6)}
+    test = {
+        "interval": "10s",
+        "input_series": series,
+        "alert_rule_test": [{"eval_time": "4m", "alertname": "preemption_storm", "exp_alerts": [fired]}],
+    }
+    assert "SUCCESS" in run_rule_tests(tmp_path, rule_file(of), "10s", [test])
+
+
+def _annotations(group: dict[str, Any], value: float) -> dict[str, str]:
+    (rule,) = [rule for rule in group["rules"] if rule["alert"] == "preemption_storm"]
+    return {key: VALUE.sub(f"{value:.4g}", text) for key, text in rule["annotations"].items()}

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from autoscale.policy import ScalingReason
-from autoscale.report import SCALING_FAILED, Look, alerts_report, exposed, status_report
-from autoscale.rules import AlertBook, alert_rules, evaluate
+from autoscale.report import Look, alerts_report, exposed, status_report
+from autoscale.rules import SCALING_FAILED, AlertBook, alert_rules, evaluate
 from autoscale.scaling import Change, Fault
 from autoscale.series import Series
 from autoscale.summary import ServedReplicas, fleet_view
@@ -97,15 +97,16 @@ def test_status_tells_decisions_with_their_age() -> None:
 
 def test_fault_of_scaling_is_told_first_like_an_alert() -> None:
     firing = evaluate(alert_rules(SETTINGS), _slow_view(), AlertBook(), 3600).book
-    reported = alerts_report(replace(look(fault=Fault(95, "no flag")), book=firing), now_s=105).alerts
+    reported = alerts_report(replace(look(fault=Fault(95, "no flag")), book=firing), SETTINGS, now_s=105).alerts
     assert [a.name for a in reported] == [SCALING_FAILED, "tbt_breach"]
+    assert {a.model for a in reported} == {"org/name"}
     assert (reported[0].state, reported[0].since_ago_s) == (AlertState.FIRING, 10)
     assert "no flag" in reported[0].message
 
 
 def test_status_has_the_alerts_of_the_alerts_report() -> None:
     faulty = look(fault=Fault(95, "no flag"))
-    assert status(faulty).alerts == alerts_report(faulty, 105).alerts
+    assert status(faulty).alerts == alerts_report(faulty, SETTINGS, 105).alerts
     assert status().alerts == ()
 
 
@@ -123,7 +124,7 @@ def test_alerts_are_gauges_by_rule() -> None:
 def test_reports_are_valid_json_and_read_back_the_same() -> None:
     faulty = look(fault=Fault(95, 'a "quoted" <b>fault</b>'))
     assert StatusReport.model_validate_json(status(faulty).model_dump_json()) == status(faulty)
-    alerts = alerts_report(faulty, 105)
+    alerts = alerts_report(faulty, SETTINGS, 105)
     assert AlertsReport.model_validate_json(alerts.model_dump_json()) == alerts
 
 

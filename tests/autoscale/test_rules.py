@@ -208,16 +208,25 @@ def test_reports_are_firing_then_pending_then_cleared_with_the_newest_first() ->
         replace(rule(hold=1, recovery=1, name="new"), bound=Bound(KV_HIT_RATIO, Side.BELOW, 0.3)),
     )
     book = evaluated(rules, [0.1, 0.25, 0.4])[-1].book
-    reports = book.reports(now_s=24)
+    reports = book.reports("tiny", now_s=24)
     assert [(r.name, r.state.value, r.since_ago_s) for r in reports] == [
         ("firing", "firing", 24),
         ("pending", "pending", 24),
         ("new", "cleared", 4),
         ("old", "cleared", 14),
     ]
+    assert {r.model for r in reports} == {"tiny"}
     firing = reports[0]
     assert (firing.priority_class, reports[1].priority_class) == ("P1", None)
     assert (firing.severity, firing.value, firing.threshold, firing.message) == ("warning", 0.4, 0.5, "look")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"), [("tbt_breach", "s"), ("preemption_storm", "a minute"), ("kv_hit_low", ""), ("ttft_high", "s")]
+)
+def test_report_tells_the_unit_of_value_and_threshold(name: str, unit: str) -> None:
+    rule = next(rule for rule in alert_rules(Settings()) if rule.name == name)
+    assert Alert(rule, AlertState.FIRING, 0.0, 1, 0.5).report("tiny", 1.0).unit == unit
 
 
 def test_book_is_refused_when_it_does_not_hold_together() -> None:

@@ -7,9 +7,19 @@ import pytest
 
 from autoscale.series import Series, SwapDirection, Totals, nothing_yet, totals_of_engine, totals_of_ingress
 from slo import metrics
+from slo.messages import Recovery
 from slo.metrics import MetricKind
 from slo.outcome import Outcome
-from slo.snapshots import ClassLoad, ClassTraffic, EngineSnapshot, KVUse, PreemptionKind, SwapRefusal, SwapUse
+from slo.snapshots import (
+    ClassLoad,
+    ClassTraffic,
+    EngineSnapshot,
+    IngressSnapshot,
+    KVUse,
+    PreemptionKind,
+    SwapRefusal,
+    SwapUse,
+)
 from tests.autoscale.fleet import P0, P1, P2, ingress, latencies
 
 MADE_ELSEWHERE = {metrics.SCALING_DECISIONS}
@@ -124,3 +134,10 @@ def test_growth_is_what_was_added() -> None:
 def test_growth_is_refused_when_a_total_has_fallen(earlier: Totals, later: Totals) -> None:
     with pytest.raises(ValueError, match=r"fallen|earlier state"):
         later.grown_since(earlier)
+
+
+def test_totals_of_ingress_count_what_became_of_lost_replicas() -> None:
+    totals = totals_of_ingress(IngressSnapshot("i", 0, {}, recoveries={Recovery.AGAIN: 3, Recovery.RETRIED: 2}))
+    assert totals.count(metrics.RECOVERIES, "again") == 3
+    assert totals.count(metrics.RECOVERIES) == 5
+    assert Series(metrics.RECOVERIES, ("not_possible",)) in nothing_yet().counters

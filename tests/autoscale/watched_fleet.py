@@ -27,6 +27,8 @@ BAD = replace(GOOD, tbt_p99_s=0.25, num_running=40)
 """P1 over twice its TBT target."""
 QUEUED = replace(GOOD, num_running=64, num_waiting=36, arrivals_per_s=2)
 """P1 whose last waiting request starts in 36 s, while more arrive than start."""
+LATE = replace(GOOD, ttft_p99_s=0.8, arrivals_per_s=10, completions_per_s=10, starts_per_s=10, num_running=40)
+"""P1 whose first tokens come late, although nobody is seen waiting."""
 IDLE = ClassView(starts_per_s=0.0)
 BATCH_QUEUE = ClassView(num_running=64, num_waiting=1000, arrivals_per_s=5, completions_per_s=1, starts_per_s=1)
 

@@ -43,6 +43,15 @@ def test_load_config_keeps_the_models_names_when_its_source_is_overridden(path: 
     assert (model.source, model.names) == ("c/d", ("mine",))
 
 
+def test_load_config_refuses_a_model_in_the_place_of_several(path: Path) -> None:
+    write(
+        path, applications=[{**OURS, "args": {"models": [{"model": {"source": "a/b"}}, {"model": {"source": "c/d"}}]}}]
+    )
+    assert list(settings_of(load_config(path)).by_model) == ["a/b", "c/d"]
+    with pytest.raises(ConfigError, match=r"models: there are several, and 'org/name'"):
+        load_config(path, model="org/name")
+
+
 @pytest.mark.parametrize("args", [None, {}, {"model": None}])
 def test_load_config_puts_the_model_in_when_nothing_is_written_there(path: Path, args: Any) -> None:
     write(path, applications=[{**OURS, "args": args}])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ MODEL = "tiny"
 SLOTS = 4
 MAX_MODEL_LEN = 1024
 MAX_BODY_BYTES = 1_000_000
+MAX_LINES = 1000
 PERIOD_S = 0.5
 """Of the controller: fast, so that tests need not wait."""
 
@@ -46,6 +48,16 @@ class Application:
     dashboard_url: str
     log_dir: Path
     process: psutil.Process
+
+    def kill(self) -> None:
+        """SIGKILL to every process of it at once; removes what none of them is left to remove."""
+        processes = [self.process, *self.process.children(recursive=True)]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_until(lambda: not alive(processes), "killed")
+        for left in Path("/tmp").glob(f"xl-{self.process.pid}-*"):
+            shutil.rmtree(left)
 
     def log_text(self) -> str:
         """Everything that the application's processes have logged so far."""
@@ -74,6 +86,17 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
+def deploy(dashboard_url: str, config: dict[str, Any]) -> None:
+    """Deploys on a running cluster, as an operator does it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(config, file)
+        file.flush()
+        command = [Path(sys.executable).with_name("serve"), "deploy", file.name, "-a", dashboard_url]
+        environment = {**os.environ, "RAY_AUTH_MODE": "token"}
+        deployed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert deployed.returncode == 0, deployed.stdout + deployed.stderr
+
+
 @contextlib.contextmanager
 def running_application(directory: Path, config: dict[str, Any]) -> Iterator[Application]:
     """The application of `config`, started and ended as a user does it; keeps its files in `directory`."""
@@ -90,6 +113,8 @@ def running_application(directory: Path, config: dict[str, Any]) -> Iterator[App
             )
             assert process.poll() is None, output.read_text()
             yield _application(output.read_text(), process.pid)
+            if process.poll() == -signal.SIGKILL:  # the test has killed it
+                return
             started = psutil.Process(process.pid).children(recursive=True)
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=120) == 0, output.read_text()
@@ -136,13 +161,14 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
             "rules": [{"priority": "P2", "streamed": False, "min_max_tokens": 500}],
         },
         "autoscale": {"period_s": PERIOD_S, "window_s": 3 * PERIOD_S, "stale_after_s": 10 * PERIOD_S},
+        "batch": {"path": str(directory / "batches.sqlite3"), "max_lines": MAX_LINES},
     }
     with running_application(directory, config_for(arguments, free_port())) as started:
         yield started
 
 
 def tiny_engine(model: Path) -> dict[str, Any]:
-    """Settings of an engine with the tiny model: four run slots, float32."""
+    """Settings of an engine with the tiny model: four run slots, float32; and no batches."""
     return {
         "model": {"source": str(model), "names": [MODEL, "tiny-alias"]},
         "engine": {
@@ -152,6 +178,7 @@ def tiny_engine(model: Path) -> dict[str, Any]:
             "kv_cache_bytes": 64 * 2**20,
             "tool_call_parser": "hermes",
         },
+        "batch": {"enabled": False},
     }
 
 
@@ -162,8 +189,13 @@ def http(application: Application) -> Iterator[httpx.Client]:
         yield client
 
 
+def client_of(application: Application) -> openai.OpenAI:
+    """OpenAI's own client of the application, without retries that would hide errors."""
+    return openai.OpenAI(base_url=f"{application.url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
 @pytest.fixture(scope="session")
 def client(application: Application) -> Iterator[openai.OpenAI]:
-    """OpenAI's own client of the application, without retries that would hide errors."""
-    with openai.OpenAI(base_url=f"{application.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+    """OpenAI's own client of the shared application."""
+    with client_of(application) as client:
         yield client

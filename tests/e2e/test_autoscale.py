@@ -8,11 +8,7 @@ starts, a redeploy resets Serve's target; then the load ends, and the fleet shri
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,13 +18,12 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 
 from cli.cluster import free_port
 from cli.config import config_for
 from slo import metrics
 from slo.status import AlertState, StatusReport
-from tests.e2e.conftest import MODEL, Application, alive, running_application, tiny_engine, wait_until
+from tests.e2e.conftest import MODEL, Application, alive, deploy, running_application, tiny_engine, wait_until
 from tests.e2e.test_operator import scrape, value
 from tests.tiny_model import MAX_TOKENS, make_tiny_model
 
@@ -181,11 +176,7 @@ def redeploy(application: Application, config: dict[str, Any]) -> None:
     """As an operator does it who changes something small: Serve sets the target back to `num_replicas`."""
     (ours,) = config["applications"]
     changed = {**ours, "deployments": [{"name": "Replica", "health_check_period_s": 3}]}
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump({**config, "applications": [changed]}, file)
-        file.flush()
-        command = [Path(sys.executable).with_name("serve"), "deploy", file.name, "-a", application.dashboard_url]
-        subprocess.run(command, env={**os.environ, "RAY_AUTH_MODE": "token"}, check=True, capture_output=True)
+    deploy(application.dashboard_url, {**config, "applications": [changed]})
 
 
 async def refuse(client: httpx.AsyncClient) -> None:

@@ -1,50 +1,71 @@
-"""The deployment with a real engine: what it streams, and what its snapshot says of it. No Serve, no Ray.
+"""The deployment with a real engine: what it streams, what its snapshot says of it, and its end. No Serve, no Ray.
 
 Mutations tried by hand, each found by a test here: the engine not asked for statistics; an event without a token marked
-as one with.
+as one with; a watchdog that asks nothing; a frozen engine that is not killed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from replicas import deployment
 from replicas.deployment import Replica
-from slo.messages import Chunk, Document, Endpoint, GenerateCall
+from slo.errors import ReplicaLost
+from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall
 from slo.priority import PriorityClass
 from slo.settings import parse_settings
 from tests.tiny_model import make_tiny_model
 
 pytestmark = [
     pytest.mark.engine,
-    # vLLM leaves a ZeroMQ context open; it is collected here, so that it does not fail a later test.
+    # vLLM leaves a ZeroMQ context open: it is closed and collected here, so that it does not fail a later test.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 P0, P1, P2 = PriorityClass
 PROMPT = "a list of the ships that wait outside the breakwater " * 4
 NUM_TOKENS = 9
+GENEROUS_S = 120.0
+STALL_S = 2.0
+
+
+@asynccontextmanager
+async def started(directory: Path, **groups: dict[str, Any]) -> AsyncIterator[Replica]:
+    """A replica of the tiny model, with these settings too."""
+    environment = dict(os.environ)
+    settings = {
+        "model": {"source": str(make_tiny_model(directory / "tiny"))},
+        "engine": {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", "kv_cache_bytes": 32 * 2**20},
+        **groups,
+    }
+    replica = Replica.__new__(Replica)
+    await replica.__init__(parse_settings(settings))  # type: ignore[misc]  # as Serve does
+    try:
+        yield replica
+    finally:
+        replica.__del__()
+        await asyncio.sleep(0)  # vLLM closes its sockets from the event loop.
+        replica._engine.engine_core.resources.ctx.destroy(linger=0)
+        del replica._engine, replica._openai, replica._watchdog, replica._watching
+        gc.collect()
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 @pytest.fixture
 async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
-    environment = dict(os.environ)
-    settings = {
-        "model": {"source": str(make_tiny_model(tmp_path / "tiny"))},
-        "engine": {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", "kv_cache_bytes": 32 * 2**20},
-    }
-    replica = Replica.__new__(Replica)
-    await replica.__init__(parse_settings(settings))  # type: ignore[misc]  # as Serve does
-    yield replica
-    replica.__del__()
-    del replica._engine, replica._openai
-    gc.collect()
-    os.environ.clear()
-    os.environ.update(environment)
+    async with started(tmp_path) as replica:
+        yield replica
 
 
 def chat(priority: PriorityClass, stream: bool) -> GenerateCall:
@@ -86,3 +107,23 @@ async def test_replica_marks_tokens_and_tells_what_its_engine_has_done(replica: 
     assert second.source_id == before.source_id
     assert (second.classes[P2].num_running, second.saturation_ratio, second.kv.num_used_blocks) == (0, 0.0, 0)
     assert second.gpus == ()
+
+
+async def test_frozen_engine_is_found_while_it_is_idle_and_the_process_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a request pays for it. `tests/e2e/test_faults.py` has one that is frozen under load."""
+    exits: asyncio.Queue[int] = asyncio.Queue()
+    monkeypatch.setattr(deployment.os, "_exit", exits.put_nowait)
+    async with started(tmp_path, faults={"stall_timeout_s": STALL_S}) as replica:
+        processes = [psutil.Process(pid) for pid in replica._processes.pids]
+        (core,) = [p for p in processes if "EngineCore" in " ".join(p.cmdline())]
+        assert core.children() != [], "the engine has a worker"
+        assert set(core.children()) < set(processes)
+        assert exits.empty()
+        core.send_signal(signal.SIGSTOP)
+        assert await asyncio.wait_for(exits.get(), GENEROUS_S) == 1
+        (refused,) = [reply async for reply in replica.generate(chat(P0, stream=True))]
+        assert isinstance(refused, Failure)
+        assert isinstance(refused.error, ReplicaLost)
+        assert [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []

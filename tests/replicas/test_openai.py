@@ -13,7 +13,11 @@ from vllm.entrypoints.openai.chat_completion.protocol import (
     ChatCompletionResponseStreamChoice,
     ChatCompletionStreamResponse,
 )
-from vllm.entrypoints.openai.completion.protocol import CompletionResponseStreamChoice, CompletionStreamResponse
+from vllm.entrypoints.openai.completion.protocol import (
+    CompletionRequest,
+    CompletionResponseStreamChoice,
+    CompletionStreamResponse,
+)
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, UsageInfo
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
@@ -21,11 +25,13 @@ from replicas.openai import (
     _ERROR_EVENT,
     ENGINE_OVERLOAD_RETRY_S,
     _from_event,
+    _request,
+    blamed,
     from_validation_error,
     has_tokens,
     to_serving_error,
 )
-from slo.errors import EngineFailed, Rejected, RejectReason, ServingError, Shed
+from slo.errors import EngineFailed, Rejected, RejectReason, ReplicaLost, ServingError, Shed
 
 MESSAGES = [{"role": "user", "content": "x"}]
 
@@ -211,3 +217,40 @@ def test_has_tokens_holds_for_what_vllm_sends_when_there_is_something_to_read(ev
 @pytest.mark.parametrize("event", WITHOUT_TOKENS)
 def test_has_tokens_does_not_hold_for_what_vllm_sends_beside_the_text(event: str) -> None:
     assert not has_tokens(WITHOUT_TOKENS[event])
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"structured_outputs": {"grammar": "root ::= root"}}, "structured_outputs"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_blamed_is_the_caller_when_the_engine_fails_on_a_grammar_of_his(body: dict[str, Any], param: str) -> None:
+    told = blamed(EngineFailed("inside"), body)
+    assert isinstance(told, Rejected)
+    assert told.param == param
+
+
+@pytest.mark.parametrize("body", [{}, {"response_format": {"type": "text"}}, {"response_format": None}])
+def test_blamed_is_the_engine_when_no_grammar_was_asked_for(body: dict[str, Any]) -> None:
+    error = EngineFailed("inside")
+    assert blamed(error, body) is error
+
+
+def test_blamed_leaves_other_errors_as_they_are() -> None:
+    error = ReplicaLost("gone")
+    assert blamed(error, {"structured_outputs": {"json": {}}}) is error
+
+
+def test_request_is_refused_when_vllms_own_validator_stumbles_over_it() -> None:
+    with pytest.raises(Rejected, match="wrong type"):
+        _request(CompletionRequest, {"prompt": "x", "structured_outputs": 5})
+
+
+def test_request_leaves_vllms_own_refusals_alone() -> None:
+    """They name what is wrong."""
+    with pytest.raises(Exception, match="prompt") as raised:
+        _request(CompletionRequest, {})
+    assert not isinstance(raised.value, Rejected)

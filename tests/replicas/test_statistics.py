@@ -88,3 +88,33 @@ def test_statistics_refuse_a_second_engine(statistics: EngineStatistics) -> None
 def test_statistics_have_nothing_to_say_before_there_is_an_engine() -> None:
     with pytest.raises(AssertionError, match="has not begun"):
         EngineStatistics().snapshot(())
+
+
+def test_statistics_count_each_word_and_no_silence(statistics: EngineStatistics) -> None:
+    before = statistics.num_heard
+    statistics.note_heard(told())
+    statistics.note_heard(None)
+    statistics.note_idle()
+    statistics.snapshot(())
+    assert statistics.num_heard == before + 2
+
+
+def test_statistics_know_how_long_steps_take_from_word_to_word(statistics: EngineStatistics, clock: Clock) -> None:
+    assert statistics.step_s is None
+    clock.now_s += 0.25
+    statistics.note_heard(told())
+    assert statistics.step_s == 0.25
+    for _ in range(100):
+        clock.now_s += 0.5
+        statistics.note_heard(None)
+    assert statistics.step_s == pytest.approx(0.5, rel=0.01)
+
+
+def test_statistics_take_no_idle_time_for_a_step(statistics: EngineStatistics, clock: Clock) -> None:
+    clock.now_s += 0.25
+    statistics.note_heard(told())
+    clock.now_s += 1000.0
+    statistics.note_idle()
+    clock.now_s += 0.25
+    statistics.note_heard(told())
+    assert statistics.step_s == 0.25

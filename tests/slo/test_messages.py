@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo.errors import EngineFailed, Rejected, RejectReason, ReplicaLost, Shed
-from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall
+from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall, Recovery, Resumed, Resumption
 from slo.priority import PriorityClass
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,9 @@ MESSAGES = [
     GenerateCall(Endpoint.COMPLETION, {"prompt": [1, 2]}, PriorityClass.P2, "id-2"),
     Document('{"id":"x"}'),
     Chunk("data: {}\n\n"),
-    Chunk("data: [DONE]\n\n", has_tokens=False),
+    Chunk("data: [DONE]\n\n", False, (7, 8), "stop"),
+    GenerateCall(Endpoint.CHAT, {}, PriorityClass.P1, "id-3", Resumption((7, 8), 1700, "stop", 1)),
+    Resumed(Recovery.FROM_TOKENS, 2),
     Failure(Rejected("bad", "model", RejectReason.UNKNOWN_MODEL)),
     Failure(Shed("full", 1.0)),
     Failure(ReplicaLost("gone")),
@@ -38,7 +40,7 @@ def test_unpickling_a_message_imports_neither_vllm_nor_torch_when_the_process_is
     assert done.stdout.decode().strip() == f"{len(MESSAGES)} []"
 
 
-@pytest.mark.parametrize("message", MESSAGES[:5], ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("message", MESSAGES[:7], ids=lambda message: type(message).__name__)
 def test_message_survives_pickling(message: GenerateCall | Document | Chunk) -> None:
     assert pickle.loads(pickle.dumps(message)) == message
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slo.histogram import BATCH_BOUNDS, LATENCY_BOUNDS_S, Histogram
+from slo.messages import Recovery
 from slo.outcome import Outcome
 from slo.priority import PriorityClass
 from slo.snapshots import (
@@ -38,7 +39,7 @@ def latencies(*values_s: float) -> Histogram:
 TRAFFIC = ClassTraffic(ttft=latencies(0.1).counts(), outcomes={Outcome.SHED: 2}, num_missed=2, num_in_flight=1)
 LOAD = ClassLoad(1, 2, 3, 4, latencies(0.5).counts(), {PreemptionKind.PAUSED: 5})
 SNAPSHOTS = [
-    IngressSnapshot("ingress", 0.5, {PriorityClass.P0: TRAFFIC}, {Outcome.REJECTED: 1}),
+    IngressSnapshot("ingress", 0.5, {PriorityClass.P0: TRAFFIC}, {Outcome.REJECTED: 1}, {Recovery.AGAIN: 2}),
     EngineSnapshot(
         source_id="engine",
         age_s=1.5,
@@ -83,8 +84,8 @@ def test_defaults_are_empty_histograms_of_their_kind() -> None:
     assert (engine.batch_sizes.bounds, engine.batch_sizes.count, load.queue_wait.count) == (BATCH_BOUNDS, 0, 0)
 
 
-@pytest.mark.parametrize("labels", [PreemptionKind, SwapRefusal])
-def test_enums_are_metric_labels(labels: type[PreemptionKind] | type[SwapRefusal]) -> None:
+@pytest.mark.parametrize("labels", [PreemptionKind, SwapRefusal, Recovery])
+def test_enums_are_metric_labels(labels: type[PreemptionKind] | type[SwapRefusal] | type[Recovery]) -> None:
     values = [str(member.value) for member in labels]
     assert all(value == value.lower() and value.isidentifier() for value in values)
     assert len(set(values)) == len(values)

@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from app.gate.estimate import MAX_COUNT, estimate
+from app.gate.estimate import estimate
 from app.gate.load import Load
+from slo.routing import MAX_COUNT
 from slo.settings import AdmissionSettings
 
 SETTINGS = AdmissionSettings(default_output_tokens=100, bytes_per_token=4)

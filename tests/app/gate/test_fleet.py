@@ -4,7 +4,6 @@ import pytest
 
 from app.gate.fleet import num_running
 from slo.errors import ControllerAway, EngineFailed, ReplicaLost
-from slo.status import AlertsReport, ReplicaCountsReport, StatusReport
 from tests.app.fake_dispatcher import MODELS, FakeDispatcher
 
 
@@ -14,35 +13,11 @@ class Controller:
     def __init__(self, running: int | Exception | None) -> None:
         self._running = running
 
-    async def metrics(self) -> str:
-        raise AssertionError("nobody asks for this")
-
-    async def alerts(self) -> AlertsReport:
-        raise AssertionError("nobody asks for this")
-
-    async def status(self) -> StatusReport:
+    async def num_running_replicas(self, model: str) -> int | None:
+        assert model == "tiny"
         if isinstance(self._running, Exception):
             raise self._running
-        counts = ReplicaCountsReport(
-            target=1, running=self._running, starting=0, draining=0, min_replicas=1, max_replicas=4
-        )
-        return StatusReport(
-            model="tiny",
-            mode="on",
-            up_s=10,
-            period_s=10,
-            window_s=30,
-            is_complete=True,
-            counts=counts,
-            replicas=(),
-            classes=(),
-            preemptions_per_minute=None,
-            kv_hit_ratio=None,
-            gpu_utilisation_ratio=None,
-            mean_batch_size=None,
-            alerts=(),
-            decisions=(),
-        )
+        return self._running
 
 
 @pytest.mark.parametrize(
@@ -59,4 +34,4 @@ class Controller:
 async def test_num_running_is_the_controllers_count_and_never_0_while_a_replica_answers(
     told: Any, models: Any, expected: int | None
 ) -> None:
-    assert await num_running(Controller(told), FakeDispatcher(models=models)) == expected
+    assert await num_running(Controller(told), "tiny", FakeDispatcher(models=models)) == expected

@@ -6,6 +6,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+from starlette.types import Message
 
 from app.gate.keys import hash_key
 from app.gate.operator_key import OPERATOR_PATHS, OperatorKeyCheck
@@ -49,3 +50,20 @@ async def test_operators_routes_answer_with_their_key(path: str, authorization: 
 @pytest.mark.parametrize("path", ["/v1/models", "/healthz", "/readyz", "/v1/chat/completions"])
 async def test_other_routes_need_no_operators_key(path: str) -> None:
     assert (await get(path)).text == "inside"
+
+
+@pytest.mark.parametrize(("root_path", "path"), [("", "/metrics\n"), ("/llm", "/llm/metrics"), ("", "/status/")])
+async def test_operators_routes_are_refused_however_the_router_comes_to_them(root_path: str, path: str) -> None:
+    """A route is the router's to name: it takes one newline for nothing, and looks below the mount point."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        raise AssertionError("no body is read")
+
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": root_path, "headers": []}
+    routes = [Route(path, answer) for path in OPERATOR_PATHS]
+    await OperatorKeyCheck(Starlette(routes=routes), hash_key("operators"))(scope, receive, send)
+    assert sent[0]["status"] == 401

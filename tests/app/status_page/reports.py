@@ -53,12 +53,14 @@ def replica_report(**changes: object) -> ReplicaReport:
 def alert_report(**changes: object) -> AlertReport:
     """An alert that fires, with `changes`."""
     values: dict[str, object] = {
+        "model": "Llama-3.1-8B-Instruct",
         "name": "tbt_breach",
         "severity": "critical",
         "state": AlertState.FIRING,
         "priority_class": "P1",
         "value": 0.238,
         "threshold": 0.2,
+        "unit": "s",
         "message": AlertSettings().tbt_breach.message,
         "since_ago_s": 74,
     }
@@ -82,6 +84,7 @@ def status_report(**changes: object) -> StatusReport:
     """A fleet that grows because batch work and chat are too much for it, with `changes`."""
     values: dict[str, object] = {
         "model": "Llama-3.1-8B-Instruct",
+        "models": ("Llama-3.1-8B-Instruct",),
         "mode": "on",
         "up_s": 11_580,
         "period_s": 10,
@@ -116,7 +119,7 @@ def status_report(**changes: object) -> StatusReport:
             alert_report(),
             alert_report(
                 name="preemption_storm", severity="warning", state=AlertState.CLEARED, priority_class=None, value=8.4,
-                threshold=10, message=AlertSettings().preemption_storm.message, since_ago_s=410,
+                threshold=10, unit="a minute", message=AlertSettings().preemption_storm.message, since_ago_s=410,
             ),
         ),
         "decisions": (

@@ -28,6 +28,7 @@ def field_paths(model: type[BaseModel]) -> set[str]:
 
 EVERY_FIELD = status_report(
     model="model-a",
+    models=("model-a", "model-b"),
     mode="dry_run",
     up_s=190_000,
     period_s=11,
@@ -54,8 +55,9 @@ EVERY_FIELD = status_report(
     mean_batch_size=54,
     alerts=(
         alert_report(
-            name="alert-a", severity="severity-a", priority_class="P9", value=61, threshold=62, message="message-a",
-            since_ago_s=3_780,
+            model="model-c", name="alert-a", severity="severity-a", priority_class="P9", value=61, threshold=62,
+            unit="unit-a",
+            message="message-a", since_ago_s=3_780,
         ),
     ),
     decisions=(
@@ -67,6 +69,7 @@ EVERY_FIELD = status_report(
 
 SHOWN: dict[str, tuple[str, str]] = {
     "model": ("h1", "model-a"),
+    "models": ("nav", "model-a model-b"),
     "mode": ("header", "dry run: decisions are told, not applied"),
     "up_s": ("header", "up 2 d 4 h"),
     "period_s": ("footer", "evaluates every 11 s"),
@@ -104,12 +107,14 @@ SHOWN: dict[str, tuple[str, str]] = {
     "kv_hit_ratio": (".column", "KV hit rate 52 %"),
     "gpu_utilisation_ratio": (".column", "GPU utilisation 53 %"),
     "mean_batch_size": (".column", "Mean batch size 54"),
+    "alerts.model": (".alerts", "of model-c"),
     "alerts.name": (".alerts", "alert-a"),
     "alerts.severity": (".alerts", "severity-a"),
     "alerts.state": (".alerts", "firing"),
     "alerts.priority_class": (".alerts", "alert-a P9"),
     "alerts.value": (".alerts", "value 61"),
     "alerts.threshold": (".alerts", "threshold 62"),
+    "alerts.unit": (".alerts", "value 61 unit-a, threshold 62 unit-a"),
     "alerts.message": (".alerts", "message-a"),
     "alerts.since_ago_s": (".alerts", "for 1 h 3 min"),
     "decisions.ago_s": (".decisions tbody", "1 h 4 min"),

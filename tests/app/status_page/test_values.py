@@ -140,7 +140,7 @@ def test_zero_is_shown_as_zero(open_at: OpenPage, server: PageServer) -> None:
 
 def test_alert_value_that_is_not_known_is_said(open_at: OpenPage, server: PageServer) -> None:
     page = show(open_at, server, status_report(alerts=(alert_report(value=None, threshold=0.0462),)))
-    assert "value not known, threshold 0.0462" in page.text(".alerts")
+    assert "value not known, threshold 0.0462 s" in page.text(".alerts")
 
 
 def test_firing_alerts_come_first_and_above_all_else(open_at: OpenPage, server: PageServer) -> None:

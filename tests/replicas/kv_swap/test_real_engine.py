@@ -11,13 +11,16 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
 from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
+from replicas.engine import CPU_ADAPTERS_EXTENSION
 from replicas.kv_swap.configuration import transfer_config
 from replicas.kv_swap.counts import LossReason
 from replicas.kv_swap.moves import Tier
@@ -26,6 +29,7 @@ from replicas.scheduler.step_cost import StepCost
 from slo.priority import PriorityClass
 from slo.settings.scheduling import SchedulerSettings
 from slo.settings.swap import SwapSettings
+from tests.tiny_adapter import make_tiny_adapter
 from tests.tiny_model import VOCAB_SIZE, make_tiny_model
 
 P0, P1, P2 = PriorityClass
@@ -128,6 +132,27 @@ def test_engine_answers_the_same_when_victims_beyond_host_memory_go_to_files(
     assert not list(tmp_path.rglob("*.kv"))
 
 
+def test_engine_answers_each_adapters_requests_the_same_when_they_are_swapped(model: Path, tmp_path: Path) -> None:
+    """Adapters' places in a step are short too. Alone, and then all at once, in one engine."""
+    adapters = {i: LoRARequest(f"adapter-{i}", i, str(make_tiny_adapter(tmp_path / str(i), seed=i))) for i in (1, 2, 3)}
+    requests = _requests()[:20]
+    lora_of = {request[1]: adapters.get(number % 4) for number, request in enumerate(requests)}
+    swap = SwapSettings(host_bytes=400 * BLOCK_BYTES, max_move_ms=10_000)
+    with _engine(model, num_blocks=28, prefix_cache=True, swap=swap, max_adapters=2) as engine:
+        alone = {}
+        for _, *request in requests:
+            alone |= _run(engine, [(0, *request)], lora_of)
+            assert engine.reset_prefix_cache()
+        counts = _scheduler_of(engine).preemption_counts
+        assert counts.swap.num_swapped_out == 0
+        together = _run(engine, requests, lora_of)
+        assert engine.collective_rpc("pass_base_tokens_over") == [None], "may be asked for twice"
+        _check_empty(engine)
+    assert together == alone
+    assert counts.swap.num_swapped_in >= 3
+    assert counts.num_recomputed_tokens == 0
+
+
 def _requests() -> list[tuple[int, str, PriorityClass, list[int], int]]:
     """(step of arrival, id, class, prompt, tokens to answer): batch at once, urgent ones among it."""
     chance = random.Random(3)
@@ -141,7 +166,15 @@ def _requests() -> list[tuple[int, str, PriorityClass, list[int], int]]:
 
 
 @contextmanager
-def _engine(model: Path, num_blocks: int, prefix_cache: bool, swap: SwapSettings | None) -> Iterator[LLMEngine]:
+def _engine(
+    model: Path, num_blocks: int, prefix_cache: bool, swap: SwapSettings | None, max_adapters: int = 0
+) -> Iterator[LLMEngine]:
+    adapters = {
+        "enable_lora": True,
+        "max_loras": max_adapters,
+        "max_cpu_loras": 8,
+        "worker_extension_cls": CPU_ADAPTERS_EXTENSION,
+    }
     llm = LLM(
         model=str(model),
         dtype="float32",
@@ -157,7 +190,10 @@ def _engine(model: Path, num_blocks: int, prefix_cache: bool, swap: SwapSettings
         scheduler_cls="replicas.scheduler.PriorityScheduler",
         additional_config=SchedulerSettings().as_additional_config(),
         kv_transfer_config=KVTransferConfig(**transfer_config(swap)) if swap else None,
+        **(adapters if max_adapters else {}),
     )
+    if max_adapters:
+        llm.collective_rpc("pass_base_tokens_over")
     try:
         yield llm.llm_engine
     finally:
@@ -173,13 +209,23 @@ def _scheduler_of(engine: LLMEngine) -> PriorityScheduler:
     return scheduler
 
 
-def _run(engine: LLMEngine, requests: list[tuple[int, str, PriorityClass, list[int], int]]) -> dict[str, list[int]]:
+def _run(
+    engine: LLMEngine,
+    requests: list[tuple[int, str, PriorityClass, list[int], int]],
+    lora_of: Mapping[str, LoRARequest | None] = MappingProxyType({}),
+) -> dict[str, list[int]]:
     pending, answers, step = list(requests), {}, 0
     while pending or engine.has_unfinished_requests():
         while pending and pending[0][0] <= step:
             _, request_id, priority, prompt, max_tokens = pending.pop(0)
             sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
-            engine.add_request(request_id, {"prompt_token_ids": prompt}, sampling, priority=priority.level)
+            engine.add_request(
+                request_id,
+                {"prompt_token_ids": prompt},
+                sampling,
+                lora_request=lora_of.get(request_id),
+                priority=priority.level,
+            )
         for output in engine.step():
             answers[output.request_id] = list(output.outputs[0].token_ids)
         step += 1

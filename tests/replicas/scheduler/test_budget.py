@@ -12,17 +12,22 @@ from slo.priority import PriorityClass
 from slo.settings.scheduling import BudgetSettings, SchedulerSettings
 
 P0, P1, P2 = PriorityClass
-IDLE = StepWork(None, None, 0, 0, 0, 0, False)
+IDLE = StepWork(None, None, 0, 0, 0, 0, 0, False)
 MAX_TOKENS = 8192
 TABLE = SchedulerSettings(budget=BudgetSettings(adaptive=False))
 DEFAULT = SchedulerSettings()
 
 
 def work(
-    strictest: PriorityClass, decoding: PriorityClass | None = None, own: int = 0, expected: bool = False
+    strictest: PriorityClass,
+    decoding: PriorityClass | None = None,
+    own: int = 0,
+    expected: bool = False,
+    num_own: int | None = None,
 ) -> StepWork:
     decodes = 0 if decoding is None else 4
-    return StepWork(strictest, decoding, decodes, decodes, decodes * 500, own, expected)
+    num_own = int(own > 0) if num_own is None else num_own
+    return StepWork(strictest, decoding, decodes, decodes, decodes * 500, own, num_own, expected)
 
 
 def machine(fixed_ms: float, token_ms: float, decode_ms: float = 0.0) -> StepCost:
@@ -76,7 +81,7 @@ def test_budget_leaves_prefill_its_floor_when_the_target_cannot_be_met() -> None
 
 
 def test_budget_has_a_floor_beside_however_many_decodes() -> None:
-    many = StepWork(P0, P0, 4000, 4000, 0, 0, False)
+    many = StepWork(P0, P0, 4000, 4000, 0, 0, 0, False)
     for settings in (TABLE, DEFAULT):
         budget = BudgetPlanner(settings, MAX_TOKENS).plan(many, SLOW)
         assert budget.tokens == 4000 + settings.budget.min_prefill_tokens
@@ -99,6 +104,41 @@ def test_budget_does_not_cut_an_urgent_prompt_for_those_behind_it() -> None:
     assert (budget.tokens, budget.own_chunk_tokens) == (204, 200)
     assert budget.chunk_tokens == DEFAULT.budget.min_prefill_tokens
     assert planner.plan(work(P0, P2, own=3000, expected=True), SLOW).own_chunk_tokens == 256
+
+
+def test_budget_reads_an_urgent_prompt_at_once_as_far_as_its_target_allows() -> None:
+    """Beyond the step's ceiling: who comes next waits as long, and has as much of the target left."""
+    planner = BudgetPlanner(DEFAULT, MAX_TOKENS, num_in_flight=2)
+    budget = planner.plan(work(P0, P1, own=1500, expected=True), FAST)
+    assert budget.own_chunk_tokens == 1500 == budget.tokens - 4
+    assert FAST.estimate_ms(StepShape(budget.chunk_tokens * 2, 4, 2000)) <= 25
+    longer = planner.plan(work(P0, P1, own=9000, expected=True), FAST)
+    assert 45 <= FAST.estimate_ms(StepShape(longer.own_chunk_tokens, 4, 2000)) <= 50
+
+
+@pytest.mark.parametrize("decoding", [P0, P1])
+def test_budget_gives_an_urgent_prompt_all_that_others_want_too(decoding: PriorityClass) -> None:
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P0, decoding, own=4000), FAST)
+    assert budget.own_chunk_tokens >= budget.tokens - 4
+    assert budget.chunk_tokens <= budget.own_chunk_tokens // 2 + 1
+
+
+def test_budget_halves_long_prompts_of_one_class_and_reads_short_ones_in_turn() -> None:
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P0, P0, own=8000, num_own=2), FAST)
+    assert budget.own_chunk_tokens == budget.chunk_tokens <= budget.tokens // 2
+    assert 45 <= FAST.estimate_ms(StepShape(budget.short_prompt_tokens, 4, 2000)) <= 50
+
+
+@pytest.mark.parametrize(("strictest", "short"), [(P0, 256), (P1, 0), (P2, 0)])
+def test_prompt_of_p0_is_short_by_the_table_while_nothing_is_learned(strictest: PriorityClass, short: int) -> None:
+    assert BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(strictest, own=9), StepCost()).short_prompt_tokens == short
+
+
+def test_steps_in_flight_share_the_ceiling() -> None:
+    held = work(P2, P2, expected=True)
+    assert [step_limit_ms(held, DEFAULT, n) for n in (1, 2)] == [(50, "ceiling"), (25, "ceiling")]
+    one, two = (BudgetPlanner(DEFAULT, MAX_TOKENS, n).plan(held, FAST) for n in (1, 2))
+    assert FAST.estimate_ms(StepShape(two.tokens - 4, 4, 2000)) <= 25 < FAST.estimate_ms(StepShape(one.tokens, 4, 2000))
 
 
 def test_budget_cuts_an_urgent_prompt_for_streams_of_its_own_class() -> None:

@@ -46,11 +46,11 @@ OVERRIDDEN = {
     "_reserve_prefill_lookahead": ["self", "request", "num_computed_tokens", "num_new_tokens"],
     "reset_prefix_cache": ["self", "reset_running_requests", "reset_connector"],
     "_free_request_blocks": ["self", "request"],
+    "_handle_blocked_waiting_request": ["self", "request"],
 }
 
 CALLED = [
     (Scheduler, "_free_request_blocks", ["self", "request"]),
-    (Scheduler, "_handle_blocked_waiting_request", ["self", "request"]),
     (Scheduler, "_holds_kv_blocks", ["request"]),
     (Scheduler, "_request_remaining_blocks", ["self", "request"]),
     (Scheduler, "_inflight_prefill_reserved_blocks", ["self"]),
@@ -100,7 +100,10 @@ def test_vllm_is_the_pinned_version() -> None:
 def test_vllm_method_that_is_overridden_has_kept_its_parameters(name) -> None:
     theirs = _signature(Scheduler, name).parameters
     assert list(theirs) == OVERRIDDEN[name], f"Scheduler.{name} has moved: {list(theirs)}, was {OVERRIDDEN[name]}"
-    ours = inspect.signature(vars(PriorityScheduler)[name]).parameters
+    overriding = next(c for c in PriorityScheduler.__mro__ if name in vars(c))
+    assert issubclass(overriding, Scheduler)
+    assert overriding is not Scheduler
+    ours = inspect.signature(vars(overriding)[name]).parameters
     assert list(ours) == list(theirs)
     assert [p.default for p in ours.values()] == [p.default for p in theirs.values()]
 
@@ -243,3 +246,8 @@ def test_vllm_custom_scheduler_does_not_switch_asynchronous_scheduling_off() -> 
     decision = source[source.index("elif self.scheduler_config.async_scheduling is None") :]
     decision = decision[: decision.index("self.scheduler_config.async_scheduling = True")]
     assert "scheduler_cls" not in decision
+
+
+@pytest.mark.parametrize(("is_async", "num_steps"), [(False, 1), (True, 2)])
+def test_vllm_configuration_tells_how_many_steps_are_in_flight(is_async: bool, num_steps: int) -> None:
+    assert build_scheduler(EngineShape(is_async=is_async)).vllm_config.max_concurrent_batches == num_steps

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from vllm import LLM, SamplingParams
 from vllm.distributed import cleanup_dist_env_and_memory
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from replicas.scheduler import PriorityScheduler
@@ -61,8 +64,55 @@ def test_engine_answers_batch_requests_the_same_when_urgent_ones_overtake(
         assert counts.num_lost_tokens == 0
 
 
+@pytest.fixture
+def _engines_can_be_started_after_numba() -> Iterator[None]:
+    """vLLM 0.32.0 looks through every module for kernels at an engine's start, and fails at llvmlite's `lib`, which has
+    every attribute that it is asked for. Numba brings it, which the proposer of drafts imports."""
+    yield
+    sys.modules.pop("llvmlite.binding.ffi", None)
+
+
+@pytest.mark.usefixtures("_engines_can_be_started_after_numba")
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")  # of numba, about vLLM's proposer
+def test_engine_that_speculates_answers_the_same_when_urgent_ones_overtake(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drafts from the prompt's own n-grams. Victims are recomputed: a pause would keep what a rejection must undo."""
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    batch = [(0, request_id, P2, length, BATCH_TOKENS) for request_id, length in BATCH.items()]
+    urgent = [(step, f"urgent-{step}", P0, 24, 8) for step in range(6, 46, 13)]
+    with _engine(model, None) as engine:
+        plain = _run(engine, batch)
+    ngrams = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    with _engine(model, None, speculative_config=ngrams) as engine:
+        scheduler = engine.engine_core.engine_core.scheduler
+        drafted = _count_drafts(scheduler, monkeypatch)
+        undisturbed = _run(engine, batch)
+        disturbed = _run(engine, [*batch, *urgent])
+        counts = scheduler.preemption_counts
+    assert undisturbed == plain
+    assert {i: disturbed[i] for i in BATCH} == plain
+    assert sum(drafted) > 0
+    assert counts.num_recomputed >= 1
+    assert counts.num_paused == 0
+
+
+def _count_drafts(scheduler: PriorityScheduler, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by the number of draft tokens of each step."""
+    drafted: list[int] = []
+    schedule = scheduler.schedule
+
+    def counted(*args: Any) -> SchedulerOutput:
+        output = schedule(*args)
+        drafted.append(sum(map(len, output.scheduled_spec_decode_tokens.values())))
+        return output
+
+    monkeypatch.setattr(scheduler, "schedule", counted)
+    return drafted
+
+
 @contextmanager
-def _engine(model: Path, num_blocks: int | None) -> Iterator[LLMEngine]:
+def _engine(model: Path, num_blocks: int | None, **more: Any) -> Iterator[LLMEngine]:
     llm = LLM(
         model=str(model),
         dtype="float32",
@@ -77,6 +127,7 @@ def _engine(model: Path, num_blocks: int | None) -> Iterator[LLMEngine]:
         scheduling_policy="priority",
         scheduler_cls="replicas.scheduler.PriorityScheduler",
         additional_config=SchedulerSettings().as_additional_config(),
+        **more,
     )
     try:
         yield llm.llm_engine

@@ -38,6 +38,27 @@ def test_scheduler_waiting_prompt_gets_its_tokens_before_a_lesser_running_prefil
     check_answers(driver)
 
 
+def test_scheduler_urgent_prompt_beside_a_stream_of_its_class_shares_with_no_lesser_one() -> None:
+    driver = make_driver(token_budget=64, max_num_seqs=4)
+    driver.add("stream", P0, 8, max_tokens=40)
+    driver.step()
+    driver.add("batch", P2, 600)
+    driver.step()
+    driver.add("urgent", P0, 120)
+    shares = [driver.step().output.num_scheduled_tokens for _ in range(2)]
+    assert shares == [{"stream": 1, "urgent": 63}, {"stream": 1, "urgent": 57, "batch": 6}]
+    check_answers(driver)
+
+
+def test_scheduler_urgent_prompts_are_read_one_after_the_other() -> None:
+    driver = make_driver(token_budget=64, max_num_seqs=4)
+    driver.add("first", P0, 96)
+    driver.add("second", P0, 96)
+    shares = [driver.step().output.num_scheduled_tokens for _ in range(3)]
+    assert shares == [{"first": 64}, {"first": 32, "second": 32}, {"first": 1, "second": 63}]
+    check_answers(driver)
+
+
 def test_scheduler_waiting_prompt_reserves_only_what_the_prefix_cache_lacks() -> None:
     driver = make_driver(token_budget=128, max_num_seqs=4, prefix_cache=True)
     prompt = list(range(3, 115))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from types import SimpleNamespace
 
 import pytest
-from vllm.lora.request import LoRARequest
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
 from replicas.scheduler import PriorityScheduler
@@ -106,17 +106,6 @@ def test_scheduler_looks_behind_a_request_whose_grammar_is_not_ready(driver) -> 
     assert len(step.preempted) == 1
 
 
-@pytest.mark.parametrize(("lora_id", "is_served"), [(1, True), (2, False)])
-def test_scheduler_preempts_nobody_for_a_request_whose_lora_has_no_place(driver, lora_id, is_served) -> None:
-    driver.scheduler.lora_config = SimpleNamespace(max_loras=1)
-    for request in driver.requests.values():
-        request.lora_request = LoRARequest("one", 1, "/nowhere")
-    driver.add("urgent", P0).lora_request = LoRARequest("other", lora_id, "/nowhere")
-    step = driver.step()
-    assert bool(step.preempted) == is_served
-    assert ("urgent" in step.scheduled) == is_served
-
-
 def test_scheduler_preempts_nobody_in_a_step_without_prefills(driver) -> None:
     """With data parallelism vLLM holds prefills back in some steps; room made then would be lost."""
     driver.add("urgent", P0)
@@ -181,3 +170,15 @@ def test_scheduler_cuts_a_mamba_chunk_where_its_state_can_be_kept(monkeypatch) -
     monkeypatch.setattr(scheduler, "_mamba_block_aligned_split", lambda _, n: n // 16 * 16)
     scheduler._token_caps = {"mamba": 40}
     assert scheduler._reserve_prefill_lookahead(request, 0, 100) == 32
+
+
+@pytest.mark.parametrize("lookahead", [0, 3])
+def test_scheduler_leaves_a_chunk_to_vllm_when_it_has_no_cap_of_its_own(lookahead) -> None:
+    """With no look-ahead the answer is given without vLLM's call, which would be made for each running request."""
+    scheduler = build_scheduler()
+    request = Driver(scheduler).add("any", P2, 30)
+    scheduler.num_prefill_lookahead = lookahead
+    scheduler._token_caps = {"any": 100}
+    for computed, new in product(range(0, 31, 3), range(-2, 31)):
+        ours = scheduler._reserve_prefill_lookahead(request, computed, new)
+        assert ours == Scheduler._reserve_prefill_lookahead(scheduler, request, computed, new)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from vllm.v1.request import Request, RequestStatus
 
 from replicas.scheduler import PriorityScheduler
+from replicas.scheduler.step_view import adapter_of
 from slo.priority import PriorityClass
 from slo.settings.scheduling import PreemptionSettings, SchedulerSettings
 from tests.replicas.scheduler.harness import Driver, EngineShape, Step, build_scheduler, expected_output
@@ -26,6 +27,7 @@ class Arrival:
     has_shared_prefix: bool
     steps_after_previous: int
     aborted_after_steps: int | None
+    adapter: int | None
 
 
 ARRIVALS = st.lists(
@@ -37,6 +39,7 @@ ARRIVALS = st.lists(
         has_shared_prefix=st.booleans(),
         steps_after_previous=st.sampled_from([0, 0, 0, 1, 2, 7]),
         aborted_after_steps=st.sampled_from([None, None, None, 0, 1, 5]),
+        adapter=st.sampled_from([None, None, None, 1, 2, 3]),
     ),
     min_size=2,
     max_size=24,
@@ -52,6 +55,7 @@ SHAPES = st.builds(
     is_async=st.booleans(),
     is_v2=st.booleans(),
     watermark=st.sampled_from([0.0, 0.0, 0.1]),
+    max_adapters=st.sampled_from([None, 1, 2]),
 )
 
 
@@ -89,7 +93,8 @@ def _play(driver: Driver, arrivals: list[Arrival]) -> None:
             number, arrival = pending.pop(0)
             prefix = SHARED_PREFIX if arrival.has_shared_prefix else []
             own = [3 + (number * 31 + i * 7) % 97 for i in range(arrival.num_prompt_tokens)]
-            driver.add(f"r{number}", arrival.priority, prefix + own, arrival.max_tokens)
+            adapter = arrival.adapter if driver.scheduler.lora_config else None
+            driver.add(f"r{number}", arrival.priority, prefix + own, arrival.max_tokens, adapter)
             if arrival.aborted_after_steps is not None:
                 aborts.append((driver.num_steps + arrival.aborted_after_steps, f"r{number}"))
             due = driver.num_steps + pending[0][1].steps_after_previous if pending else 0
@@ -133,6 +138,9 @@ def _check_urgent_ones_are_served(driver: Driver, step: Step, max_victims: int) 
     if not lesser:
         return
     kept = [r for r in scheduler.requests.values() if not _class_of(first).outranks(_class_of(r)) and r is not first]
+    kept_adapters = {adapter_of(r) for r in kept if r.status == RequestStatus.RUNNING} - {None, adapter_of(first)}
+    if adapter_of(first) is not None and scheduler.lora_config and len(kept_adapters) >= scheduler.max_adapters:
+        return
     get_ids = scheduler.kv_cache_manager.get_block_ids
     kept_blocks = {block for r in kept for group in get_ids(r.request_id) for block in group}
     needed = -(-first.num_tokens // BLOCK_SIZE)
@@ -144,7 +152,7 @@ def _check_urgent_ones_are_served(driver: Driver, step: Step, max_victims: int) 
 def _check_answers(driver: Driver) -> None:
     for request_id, request in driver.requests.items():
         prompt = request.prompt_token_ids
-        expected = expected_output(prompt, request.max_tokens)
+        expected = expected_output(prompt, request.max_tokens, adapter_of(request))
         if request.status == RequestStatus.FINISHED_ABORTED:
             assert driver.outputs[request_id] == expected[: len(driver.outputs[request_id])]
         else:

@@ -400,3 +400,14 @@ def _check_grown(earlier: EngineSnapshot, later: EngineSnapshot) -> None:
         assert getattr(later, name) >= getattr(earlier, name)
     assert later.kv.num_reusable_blocks - earlier.kv.num_reusable_blocks >= 0
     assert later.kv.num_hit_blocks >= earlier.kv.num_hit_blocks
+
+
+def test_statistics_count_the_prompt_tokens_that_are_still_to_be_computed() -> None:
+    listener = make_listener(max_num_seqs=1, prefix_cache=False)
+    listener.driver.add("runs", P1, prompt=30, max_tokens=5)
+    listener.driver.add("waits", P2, prompt=40)
+    unread = {c: load.num_unread_tokens for c, load in listener.now().classes.items()}
+    assert unread == {P0: 0, P1: 30, P2: 40}
+    listener.driver.steps(3)
+    unread = {c: load.num_unread_tokens for c, load in listener.now().classes.items()}
+    assert unread == {P0: 0, P1: 0, P2: 40}, "a request that generates has been read"

@@ -11,6 +11,7 @@ def test_controller_defaults() -> None:
         "stuck_after_s": 60,
         "dashboard_url": None,
         "num_cpus": 0.1,
+        "on_head": True,
     }
 
 

@@ -3,8 +3,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from slo.settings import EngineSettings, IngressSettings, ModelSettings, ReplicaSettings
-from slo.settings.serving import OWN_ENGINE_ARGS
+from slo.settings import IngressSettings, ModelSettings, ReplicaSettings, SettingsError, parse_settings
 
 
 @pytest.mark.parametrize(
@@ -25,19 +24,11 @@ def test_served_names_are_those_set_or_one_from_the_source(values: dict[str, Any
     assert ModelSettings.model_validate(values).served_names == names
 
 
-def test_engine_defaults_are_the_design_tables() -> None:
-    engine = EngineSettings()
-    assert (engine.max_num_seqs, engine.watermark_ratio, engine.enable_prefix_caching) == (64, 0.05, True)
-    unset = (engine.max_model_len, engine.kv_cache_bytes, engine.block_tokens, engine.enforce_eager, engine.cpu_threads)
-    assert unset == (None,) * 5
-    assert engine.extra_args == {}
-
-
 def test_replica_defaults_let_a_stream_end_and_keep_the_queue_in_the_engine() -> None:
     replicas = ReplicaSettings()
     assert (replicas.num_replicas, replicas.max_ongoing_requests) == (1, 1024)
     assert (replicas.max_generation_s, replicas.graceful_shutdown_timeout_s) == (600, 660)
-    assert replicas.num_gpus is None
+    assert (replicas.num_gpus, replicas.accelerator_type) == (None, None)
 
 
 def test_ingress_defaults() -> None:
@@ -51,12 +42,9 @@ def test_ingress_defaults() -> None:
         (ModelSettings, {"source": ""}, "source"),
         (ModelSettings, {"names": ["a", " "]}, "must not be empty"),
         (ModelSettings, {"names": ["a", "b", "a"]}, r"given twice: \['a', 'b', 'a'\]"),
-        (EngineSettings, {"max_num_seqs": 0}, "max_num_seqs"),
-        (EngineSettings, {"watermark_ratio": 1}, "watermark_ratio"),
-        (EngineSettings, {"block_tokens": 0}, "block_tokens"),
-        (EngineSettings, {"kv_cache_bytes": 0}, "kv_cache_bytes"),
-        (EngineSettings, {"cpu_threads": 0}, "cpu_threads"),
         (ReplicaSettings, {"num_replicas": 0}, "num_replicas"),
+        (ReplicaSettings, {"num_gpus": -1}, "num_gpus"),
+        (ReplicaSettings, {"accelerator_type": ""}, "accelerator_type"),
         (
             ReplicaSettings,
             {"max_generation_s": 660},
@@ -77,11 +65,36 @@ def test_serving_settings_are_refused_when_a_value_is_out_of_range(
         group.model_validate(values)
 
 
-@pytest.mark.parametrize("name", sorted(OWN_ENGINE_ARGS))
-def test_extra_args_are_refused_when_expresslane_sets_them(name: str) -> None:
-    with pytest.raises(ValidationError, match=f"{name}: set by a key of its own"):
-        EngineSettings(extra_args={name: 1, "seed": 1})
+@pytest.mark.parametrize(
+    ("engine", "replicas"),
+    [
+        ({}, {}),
+        ({}, {"num_gpus": 0}),
+        ({}, {"num_gpus": 1, "accelerator_type": "H100"}),
+        ({"tensor_parallel_size": 2}, {"num_gpus": 0}),
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, {"num_gpus": 4}),
+        ({"extra_args": {"gpu_memory_utilization": 0.5}}, {"num_gpus": 0.5}),
+        ({"extra_args": {"gpu_memory_utilization": 0.4}}, {"num_gpus": 0.5}),
+    ],
+)
+def test_num_gpus_is_taken_when_the_engine_can_use_them(engine: dict[str, Any], replicas: dict[str, Any]) -> None:
+    assert parse_settings({"engine": engine, "replicas": replicas}).replicas.num_gpus == replicas.get("num_gpus")
 
 
-def test_extra_args_pass_when_they_are_vllms_alone() -> None:
-    assert EngineSettings(extra_args={"seed": 1}).extra_args == {"seed": 1}
+@pytest.mark.parametrize(
+    ("engine", "replicas", "message"),
+    [
+        ({"tensor_parallel_size": 4}, {"num_gpus": 2}, r"num_gpus=2 with engine.tensor_parallel_size=4 .*: set 4"),
+        ({"tensor_parallel_size": 2}, {"num_gpus": 0.5}, r"num_gpus=0.5 with .*: set 2"),
+        ({}, {"num_gpus": 8}, r"num_gpus=8: the engine uses one; set engine.tensor_parallel_size"),
+        ({}, {"num_gpus": 0, "accelerator_type": "L4"}, r"num_gpus=0 with replicas.accelerator_type='L4'"),
+        ({"pipeline_parallel_size": 2, "multi_node": True}, {"num_gpus": 0}, r"num_gpus=0 .*engine.multi_node=True"),
+        ({}, {"num_gpus": 0.5}, r"num_gpus=0.5 with engine.extra_args.gpu_memory_utilization=None: set it to 0.5"),
+        ({"extra_args": {"gpu_memory_utilization": 0.9}}, {"num_gpus": 0.5}, r"gpu_memory_utilization=0.9: set it to"),
+    ],
+)
+def test_num_gpus_is_refused_when_the_engine_cannot_use_them(
+    engine: dict[str, Any], replicas: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        parse_settings({"engine": engine, "replicas": replicas})

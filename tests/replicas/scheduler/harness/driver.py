@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from vllm import SamplingParams
+from vllm.lora.request import LoRARequest
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -70,9 +71,14 @@ class Driver:
             self.scheduler.aging.clock = self.scheduler.pacing.clock = lambda: self.now_s
 
     def add(
-        self, request_id: str, priority: PriorityClass | int, prompt: Sequence[int] | int = 20, max_tokens: int = 10
+        self,
+        request_id: str,
+        priority: PriorityClass | int,
+        prompt: Sequence[int] | int = 20,
+        max_tokens: int = 10,
+        adapter: int | None = None,
     ) -> Request:
-        """`prompt` may be a number of tokens: then no other request has the same."""
+        """`prompt` may be a number of tokens: then no other request has the same. `adapter`: the id of one."""
         if isinstance(prompt, int):
             first = sum(map(ord, request_id)) % 400
             prompt = [first + 3 + (i * 7 + len(self.requests)) % 97 for i in range(prompt)]
@@ -85,6 +91,7 @@ class Driver:
             pooling_params=None,
             arrival_time=self.num_steps + len(self.requests) * 1e-6,
             priority=priority.level if isinstance(priority, PriorityClass) else priority,
+            lora_request=None if adapter is None else LoRARequest(f"adapter-{adapter}", adapter, "/nowhere"),
             block_hasher=get_request_block_hasher(self.scheduler.hash_block_size, sha256),
         )
         self.requests[request_id] = request

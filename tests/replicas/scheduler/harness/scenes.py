@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vllm.v1.request import RequestStatus
 
+from replicas.scheduler.step_view import adapter_of
 from slo.priority import PriorityClass
 from slo.settings.scheduling import PreemptionSettings, SchedulerSettings
 from tests.replicas.scheduler.harness.build import EngineShape, build_scheduler
@@ -35,5 +36,6 @@ def check_answers(driver: Driver) -> None:
     driver.run_to_end()
     for request_id, request in driver.requests.items():
         if request.status != RequestStatus.FINISHED_ABORTED:
-            assert driver.outputs[request_id] == expected_output(request.prompt_token_ids, request.max_tokens)
+            expected = expected_output(request.prompt_token_ids, request.max_tokens, adapter_of(request))
+            assert driver.outputs[request_id] == expected
     assert driver.num_free_blocks == driver.num_all_blocks

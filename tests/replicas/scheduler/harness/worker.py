@@ -26,9 +26,9 @@ def _sample(prefix_hash: int) -> int:
     return prefix_hash % 500 + 3
 
 
-def expected_output(prompt: Sequence[int], num_tokens: int) -> list[int]:
-    """What a request must answer, however it is scheduled."""
-    prefix_hash = _SEED
+def expected_output(prompt: Sequence[int], num_tokens: int, adapter: int | None = None) -> list[int]:
+    """What a request must answer, however it is scheduled. With an adapter everything is another."""
+    prefix_hash = _SEED + (adapter or 0)
     for token in prompt:
         prefix_hash = _extend(prefix_hash, token)
     output = []
@@ -45,11 +45,12 @@ class _Known:
     tokens: list[int]
     block_ids: list[int]
     num_computed_tokens: int
+    adapter: int = 0
     hashes: list[int] = field(default_factory=list)
 
     def prefix_hashes(self) -> list[int]:
         while len(self.hashes) < len(self.tokens):
-            last = self.hashes[-1] if self.hashes else _SEED
+            last = self.hashes[-1] if self.hashes else _SEED + self.adapter
             self.hashes.append(_extend(last, self.tokens[len(self.hashes)]))
         return self.hashes
 
@@ -100,7 +101,8 @@ class SymbolicWorker:
         assert self._is_v2 or new.req_id not in self._known, f"{new.req_id} is new, and known"
         tokens = new.prefill_token_ids if new.prefill_token_ids is not None else new.prompt_token_ids
         assert tokens is not None
-        self._known[new.req_id] = _Known(list(tokens), list(new.block_ids[0]), new.num_computed_tokens)
+        adapter = new.lora_request.lora_int_id if new.lora_request else 0
+        self._known[new.req_id] = _Known(list(tokens), list(new.block_ids[0]), new.num_computed_tokens, adapter)
 
     def _take_cached(self, cached: CachedRequestData) -> None:
         for i, request_id in enumerate(cached.req_ids):

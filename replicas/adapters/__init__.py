@@ -1,0 +1,1 @@
+"""LoRA adapters that lie in a directory and are loaded when a request names one."""
