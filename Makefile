@@ -19,7 +19,7 @@ serve:
 
 test: check
 	$(BIN)/python -m pytest --hypothesis-profile=ci -m "not engine and not e2e" -n logical --dist loadfile
-	$(BIN)/python -m pytest --hypothesis-profile=ci -m "engine or e2e"
+	$(BIN)/python -m pytest --hypothesis-profile=ci -m "engine or e2e" --durations=40 --durations-min=5
 
 check:
 	@requirements/install.sh $(VENV) $(EXTRA) dev

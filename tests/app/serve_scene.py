@@ -29,7 +29,7 @@ from slo.routing import NOTHING, ByClass, RoutingStats
 from slo.settings import Settings, parse_settings
 
 DEPLOYMENT = DeploymentID("Replica", "expresslane")
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 FOREVER_S = 1e6
 
 

@@ -27,7 +27,7 @@ from cli import haproxy
 from cli.cluster import free_port
 from tests.e2e.conftest import wait_until
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 RENDER = """
 import sys
 from pathlib import Path

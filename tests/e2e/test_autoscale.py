@@ -23,12 +23,11 @@ from cli.cluster import free_port
 from cli.config import config_for
 from slo import metrics
 from slo.status import AlertState, StatusReport
-from tests.e2e.conftest import MODEL, Application, alive, deploy, running_application, tiny_engine, wait_until
+from tests.e2e.conftest import LIMIT_S, MODEL, Application, alive, deploy, running_application, tiny_engine, wait_until
 from tests.e2e.test_operator import scrape, value
 from tests.tiny_model import MAX_TOKENS, make_tiny_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-LIMIT_S = 240
+pytestmark = pytest.mark.e2e
 LONG_TOKENS = MAX_TOKENS - 100
 CONTROLLER = "ray::ServeReplica:expresslane:Controller"
 
@@ -263,7 +262,7 @@ def test_counts_return_to_zero_after_refusals_and_a_drain_and_replicas_fall(stor
     """A count that leaks keeps a fleet large for ever."""
     counts = story.statuses["end"].counts
     assert (counts.target, counts.running, counts.draining) == (1, 1, 0)
-    with httpx.Client(base_url=story.application.url, timeout=30) as http:
+    with httpx.Client(base_url=story.application.url, timeout=LIMIT_S) as http:
         wait_until(lambda: value(scrape(http), metrics.ENGINE_REQUESTS.name) == 0, "the engine has nothing left")
         samples = scrape(http)
     assert value(samples, metrics.IN_FLIGHT.name) == 0
@@ -272,7 +271,7 @@ def test_counts_return_to_zero_after_refusals_and_a_drain_and_replicas_fall(stor
 
 
 def test_totals_are_of_the_whole_fleet_and_outlive_its_replicas(story: Story) -> None:
-    with httpx.Client(base_url=story.application.url, timeout=30) as http:
+    with httpx.Client(base_url=story.application.url, timeout=LIMIT_S) as http:
         samples = scrape(http)
     completed = value(samples, metrics.REQUESTS.name, priority_class="P2", outcome="completed")
     assert 0 < completed <= story.batch.num_whole

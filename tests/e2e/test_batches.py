@@ -20,16 +20,24 @@ from openai.types import Batch
 from cli.cluster import free_port
 from cli.config import config_for
 from slo import metrics
-from tests.e2e.conftest import MODEL, Application, alive, client_of, running_application, tiny_engine, wait_until
+from tests.e2e.conftest import (
+    LIMIT_S,
+    MODEL,
+    Application,
+    alive,
+    client_of,
+    running_application,
+    tiny_engine,
+    wait_until,
+)
 from tests.e2e.test_faults import title_of
 from tests.e2e.test_operator import scrape, value
 from tests.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.e2e
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 OWNER = "ray::ServeReplica:expresslane:Batches"
 NUM_LINES = 240
-LIMIT_S = 300
 
 
 def completion(name: str, **body: Any) -> dict[str, Any]:

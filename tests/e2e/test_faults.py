@@ -20,12 +20,21 @@ from cli.cluster import free_port
 from cli.config import config_for
 from slo import metrics
 from slo.messages import Recovery
-from tests.e2e.conftest import MAX_MODEL_LEN, MODEL, Application, alive, running_application, tiny_engine, wait_until
+from tests.e2e.conftest import (
+    LIMIT_S,
+    MAX_MODEL_LEN,
+    MODEL,
+    Application,
+    alive,
+    running_application,
+    tiny_engine,
+    wait_until,
+)
 from tests.e2e.fleet.nodes import Node
 from tests.e2e.test_operator import scrape, value
 from tests.tiny_model import make_tiny_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 SHORT = {"model": MODEL, "prompt": "Hello", "max_tokens": 2}
 LONG = {"model": MODEL, "max_tokens": MAX_MODEL_LEN - 100, "ignore_eos": True, "temperature": 0, "stream": True}
 WHOLE = {**LONG, "prompt": "The harbour", "stream": False}
@@ -33,7 +42,6 @@ ENGINE = "VLLM::EngineCore"
 REPLICA = "ray::ServeReplica:expresslane:Replica"
 INGRESS = "ray::ServeReplica:expresslane:Ingress"
 STALL_S = 8
-LIMIT_S = 300
 PATIENT = {"queue_timeout_s": 2 * LIMIT_S}
 """At the gate: a request waits there until a replica has come in the place of the killed one."""
 
@@ -113,11 +121,11 @@ async def holds(condition: Callable[[], bool]) -> None:
 
 
 def is_ready(application: Application) -> bool:
-    return httpx.get(f"{application.url}/readyz", timeout=30).status_code == 200
+    return httpx.get(f"{application.url}/readyz", timeout=LIMIT_S).status_code == 200
 
 
 async def test_frozen_engine_is_found_and_replaced_and_no_stream_breaks(fragile: Application) -> None:
-    wait_until(lambda: is_ready(fragile), "ready", LIMIT_S)
+    wait_until(lambda: is_ready(fragile), "ready")
     (replica,), (engine,) = named(fragile, REPLICA), named(fragile, ENGINE)
     lost = [replica, *replica.children(recursive=True)]
     assert engine in lost
@@ -134,7 +142,7 @@ async def test_frozen_engine_is_found_and_replaced_and_no_stream_breaks(fragile:
 async def test_only_replica_is_killed_and_each_request_gets_what_can_be_given(fragile: Application) -> None:
     """Streams go on; whole answers are asked for again, and are those of an undisturbed engine; a stream of several
     answers at once cannot go on, and says so."""
-    wait_until(lambda: is_ready(fragile), "ready", LIMIT_S)
+    wait_until(lambda: is_ready(fragile), "ready")
     (replica,) = named(fragile, REPLICA)
     lost = [replica, *replica.children(recursive=True)]
     async with httpx.AsyncClient(base_url=fragile.url, timeout=LIMIT_S) as client:
@@ -175,7 +183,7 @@ async def whole_answers_asked(
 
 
 def is_back_in_place_of(lost: list[psutil.Process], application: Application) -> None:
-    wait_until(lambda: not alive(lost), "the replica and all of its engine's processes have ended", LIMIT_S)
+    wait_until(lambda: not alive(lost), "the replica and all of its engine's processes have ended")
     answer = httpx.post(f"{application.url}/v1/completions", json=SHORT, timeout=LIMIT_S)
     assert answer.status_code == 200, answer.text
     (replica,) = named(application, REPLICA)
@@ -191,7 +199,7 @@ async def test_killed_ingress_breaks_its_own_streams_alone_and_what_it_had_not_a
 ) -> None:
     """A stream that has begun is cut: HAProxy cannot know where to go on. Whole answers, and those who come in that
     moment, notice nothing. The engine does not work on for the dead one."""
-    wait_until(lambda: is_ready(fragile) and len(named(fragile, INGRESS)) == 2, "ready", LIMIT_S)
+    wait_until(lambda: is_ready(fragile) and len(named(fragile, INGRESS)) == 2, "ready")
     victim, _ = named(fragile, INGRESS)
     urgent = {"X-Priority": "P0"}
     async with httpx.AsyncClient(base_url=fragile.url, timeout=LIMIT_S) as client:
@@ -208,6 +216,6 @@ async def test_killed_ingress_breaks_its_own_streams_alone_and_what_it_had_not_a
     cut = [s for s in streams if s.broken is not None and s.events and not s.ends]
     assert [s for s in streams if s not in cut and s.ends != ["[DONE]"]] == []
     assert 0 < len(cut) < len(streams), "both had some"
-    wait_until(lambda: len(named(fragile, INGRESS)) == 2, "the ingress is replaced", LIMIT_S)
+    wait_until(lambda: len(named(fragile, INGRESS)) == 2, "the ingress is replaced")
     with httpx.Client(base_url=fragile.url, timeout=LIMIT_S) as http:
         wait_until(lambda: value(scrape(http), metrics.ENGINE_REQUESTS.name) == 0, "nobody works for who is dead")

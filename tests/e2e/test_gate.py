@@ -15,10 +15,20 @@ import yaml
 from app.gate.keys import hash_key, new_key
 from cli.cluster import free_port
 from cli.config import config_for
-from tests.e2e.conftest import MAX_MODEL_LEN, MODEL, SLOTS, Application, running_application, tiny_engine, wait_until
+from tests.e2e.conftest import (
+    LIMIT_S,
+    MAX_MODEL_LEN,
+    MODEL,
+    SLOTS,
+    Application,
+    running_application,
+    tiny_engine,
+    wait_until,
+)
 from tests.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.e2e
+MANY = httpx.Limits(max_connections=None)
 CHAT = "/v1/chat/completions"
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
 LONG = {"model": MODEL, "prompt": "Long", "max_tokens": MAX_MODEL_LEN - 100, "ignore_eos": True}
@@ -71,7 +81,7 @@ def bearer(name: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def http(gated: Application) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gated.url, timeout=120) as client:
+    with httpx.Client(base_url=gated.url, timeout=LIMIT_S) as client:
         yield client
 
 
@@ -116,13 +126,13 @@ def test_keys_change_without_a_restart_and_a_damaged_file_changes_nothing(
 
     swapped = [t | {"disabled": t["name"] == "web"} for t in TENANTS]
     write_keys(keys_file, swapped)
-    wait_until(lambda: (status("web"), status("revoked")) == (401, 200), "the changed file is in force", limit_s=30)
+    wait_until(lambda: (status("web"), status("revoked")) == (401, 200), "the changed file is in force")
     keys_file.write_text("tenants: [")
-    assert gated.has_logged(r"expresslane.keys .*reason=damaged kept=last_good", limit_s=30)
+    assert gated.has_logged(r"expresslane.keys .*reason=damaged kept=last_good")
     assert (status("web"), status("revoked"), status("chat")) == (401, 200, 200)
     write_keys(keys_file, TENANTS)
     os.utime(keys_file)
-    wait_until(lambda: (status("web"), status("revoked")) == (200, 401), "the good file is in force", limit_s=30)
+    wait_until(lambda: (status("web"), status("revoked")) == (200, 401), "the good file is in force")
 
 
 async def hold(client: httpx.AsyncClient, priority: str, request_id: str) -> httpx.Response:
@@ -131,7 +141,7 @@ async def hold(client: httpx.AsyncClient, priority: str, request_id: str) -> htt
 
 
 async def test_overload_sheds_batch_work_with_retry_after_and_serves_urgent_requests(gated: Application) -> None:
-    async with httpx.AsyncClient(base_url=gated.url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(base_url=gated.url, timeout=LIMIT_S, limits=MANY) as client:
         batch = [asyncio.create_task(hold(client, "P2", f"batch-{i}")) for i in range(SLOTS + QUEUED_P2 + 5)]
         done, _ = await asyncio.wait(batch, return_when=asyncio.FIRST_COMPLETED)
         urgent = [await client.post(CHAT, json=BODY, headers=bearer("chat") | {"X-Priority": "P0"}) for _ in range(10)]
@@ -146,7 +156,7 @@ async def test_overload_sheds_batch_work_with_retry_after_and_serves_urgent_requ
 
 
 async def test_clients_that_leave_the_queue_make_room_for_others(gated: Application) -> None:
-    async with httpx.AsyncClient(base_url=gated.url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(base_url=gated.url, timeout=LIMIT_S, limits=MANY) as client:
         for _ in range(3):  # what was left behind would fill the queue by the second time
             batch = [asyncio.create_task(hold(client, "P2", f"leaver-{i}")) for i in range(SLOTS + QUEUED_P2 + 1)]
             (shed,), left = await asyncio.wait(batch, return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +170,7 @@ async def test_clients_that_leave_the_queue_make_room_for_others(gated: Applicat
 
 
 async def test_request_that_expires_in_the_queue_never_reaches_the_engine(gated: Application) -> None:
-    async with httpx.AsyncClient(base_url=gated.url, timeout=300, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(base_url=gated.url, timeout=LIMIT_S, limits=MANY) as client:
         running = [asyncio.create_task(hold(client, "P1", f"running-{i}")) for i in range(4 * SLOTS)]
         answers = await asyncio.gather(*running)
     expired = [answer for answer in answers if answer.status_code == 504]

@@ -26,14 +26,12 @@ from hypothesis import strategies as st
 from schemathesis.specs.openapi import checks
 
 from app.gate.keys import hash_key, new_key
-from tests.e2e.conftest import MAX_BODY_BYTES, MODEL, Application
+from tests.e2e.conftest import LIMIT_S, MAX_BODY_BYTES, MODEL, Application
 
 pytestmark = pytest.mark.e2e
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 BODY: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
 SMALL = json.dumps({"model": MODEL, "prompt": "Hi", "max_tokens": 1}).encode()
-PATIENCE_S = 60
-"""After this a connection hangs. Generous: a test of this machine's speed it is not."""
 KEY = new_key()
 STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
@@ -55,7 +53,7 @@ def statuses_of(application: Application, sent: bytes, *, half_close: bool = Fal
 
 async def _statuses_of(port: int, sent: bytes, half_close: bool) -> list[int]:
     answer = b""
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(LIMIT_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             writer.write(sent)
@@ -115,7 +113,7 @@ def test_headers_of_any_bytes_give_no_500(application: Application, headers: lis
 
 @pytest.mark.parametrize("sent", [b"\xff", b"not sane", b"x" * 14_900, b""], ids=["bytes", "space", "long", "empty"])
 def test_request_id_that_is_not_sane_is_replaced_by_one(application: Application, sent: bytes) -> None:
-    with httpx.Client(base_url=application.url, timeout=PATIENCE_S) as client:
+    with httpx.Client(base_url=application.url, timeout=LIMIT_S) as client:
         for method, path in (("POST", COMPLETIONS), ("GET", "/healthz"), ("GET", "/v1/nothing")):
             answer = client.request(method, path, content=SMALL, headers=[(b"X-Request-ID", sent)])
             assert answer.status_code in (200, 404), answer.text
@@ -372,7 +370,7 @@ def test_deployment_does_as_its_document_says(application: Application) -> None:
     met = set()
 
     def check_one(case: schemathesis.Case) -> None:
-        response = case.call_and_validate(checks=CHECKS, timeout=PATIENCE_S)
+        response = case.call_and_validate(checks=CHECKS, timeout=LIMIT_S)
         met.add((case.path, response.status_code))
 
     for found in schema.get_all_operations():

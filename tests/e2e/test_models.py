@@ -16,7 +16,7 @@ from cli.cluster import free_port
 from cli.config import config_for
 from slo import metrics
 from slo.status import StatusReport
-from tests.e2e.conftest import PERIOD_S, running_application, tiny_engine, wait_until
+from tests.e2e.conftest import LIMIT_S, PERIOD_S, running_application, tiny_engine, wait_until
 from tests.e2e.test_operator import scrape, value
 from tests.tiny_adapter import make_tiny_adapter
 from tests.tiny_model import make_tiny_model
@@ -55,7 +55,7 @@ def http(shelf: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[http
         ],
     }
     with running_application(directory, config_for(arguments, free_port())) as started:  # noqa: SIM117
-        with httpx.Client(base_url=started.url, timeout=120) as client:
+        with httpx.Client(base_url=started.url, timeout=LIMIT_S) as client:
             yield client
 
 

@@ -10,7 +10,7 @@ import time
 import httpx
 import pytest
 
-from tests.e2e.conftest import MAX_MODEL_LEN, MODEL, SLOTS, Application
+from tests.e2e.conftest import LIMIT_S, MAX_MODEL_LEN, MODEL, SLOTS, Application
 
 pytestmark = pytest.mark.e2e
 LONG = MAX_MODEL_LEN - 100
@@ -26,7 +26,7 @@ async def complete(client: httpx.AsyncClient, prompt: str, max_tokens: int, prio
 
 async def test_urgent_request_overtakes_batch_work_that_holds_every_slot(application: Application) -> None:
     prompts = [f"Batch document number {i}:" for i in range(2 * SLOTS)]
-    async with httpx.AsyncClient(base_url=application.url, timeout=300) as client:
+    async with httpx.AsyncClient(base_url=application.url, timeout=LIMIT_S) as client:
         undisturbed = [await complete(client, p, LONG, "P2") for p in prompts]
         batch = [asyncio.create_task(complete(client, p, LONG, "P2")) for p in prompts]
         urgent = [await complete(client, f"Urgent {i}", 4, "P0") for i in range(5)]
@@ -42,12 +42,14 @@ async def test_client_that_leaves_stops_the_engines_work(application: Applicatio
     body = {"model": MODEL, "prompt": "Long", "max_tokens": LONG, "ignore_eos": True, "n": 4 * SLOTS, "stream": stream}
     for attempt in range(8):  # left too early it was never sent, and too late it was answered: try a longer stay
         request_id = f"leaver-{stream}-{attempt}"
-        async with httpx.AsyncClient(base_url=application.url, timeout=300) as client:
+        async with httpx.AsyncClient(base_url=application.url, timeout=LIMIT_S) as client:
             headers = {"X-Request-Id": request_id, "X-Priority": "P2"}
             task = asyncio.create_task(client.post("/v1/completions", json=body, headers=headers))
             await asyncio.sleep(0.1 * 2**attempt)
             task.cancel()
-        if application.has_logged(rf"expresslane.replica request_id={request_id} .*reason=client_left unfinished=0"):
+        if application.has_logged(
+            rf"expresslane.replica request_id={request_id} .*reason=client_left unfinished=0", limit_s=10
+        ):
             break
     else:
         pytest.fail("the engine went on working for a client that had left")

@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import MODEL, Application
+from tests.e2e.conftest import LIMIT_S, MODEL, Application
 from tests.tiny_model import make_tiny_model
 
 pytestmark = pytest.mark.e2e
-LIMIT_S = 400
 NUM_PROMPTS = 12
 OUTPUT_TOKENS = 8
 RUN = """

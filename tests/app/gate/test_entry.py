@@ -113,7 +113,7 @@ async def test_entry_follows_the_number_of_replicas_and_goes_on_when_it_cannot_b
         return following
 
     async with of.following(num_replicas, period_s=0):
-        await asyncio.wait_for(all_told.wait(), timeout=30)
+        await asyncio.wait_for(all_told.wait(), timeout=120)
         held = [of.admitted(await ask(of), FakeDispatcher(DOCUMENT, asyncio.Event()).generate(CALL)) for _ in range(3)]
         for replies in held:
             assert await anext(replies) == DOCUMENT  # three slots now

@@ -9,7 +9,8 @@ from typing import Any
 
 import httpx
 
-LIMIT_S = 300
+from tests.e2e.conftest import LIMIT_S
+
 NUM_TOKENS = 700
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 SAMPLINGS: dict[str, dict[str, Any]] = {

@@ -21,12 +21,11 @@ import pytest
 from cli.cluster import free_port
 from cli.config import config_for, settings_of
 from slo.status import StatusReport
-from tests.e2e.conftest import MODEL, SLOTS, Application, alive, deploy, tiny_engine, wait_until
+from tests.e2e.conftest import LIMIT_S, MODEL, SLOTS, Application, alive, deploy, tiny_engine, wait_until
 from tests.e2e.fleet.nodes import Cluster, deployed, running_cluster
 from tests.e2e.test_faults import ENGINE, INGRESS, PATIENT, REPLICA, named
 from tests.tiny_model import make_tiny_model
 
-LIMIT_S = 300
 NUM_REPLICAS = 2
 MAX_ONGOING = 4 * SLOTS
 CPUS_OF_REPLICA = 2
@@ -78,7 +77,7 @@ class Fleet:
     def wait_until_whole(self) -> None:
         """Waits for it; what is there instead is told by the error."""
         try:
-            wait_until(self.is_whole, "whole", LIMIT_S)
+            wait_until(self.is_whole, "whole")
         except AssertionError as error:
             processes = {name: [p.pid for p in self.named(name)] for name in (INGRESS, REPLICA, ENGINE)}
             error.add_note(f"{processes}\n{self.status().text}")
@@ -104,9 +103,9 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         running_cluster(Path(ray_dir), longest_answer_s) as cluster,
     ):
         cluster.start_head(num_cpus=CPUS_OF_REPLICA - 1)
-        application = deployed(cluster, config, LIMIT_S)
+        application = deployed(cluster, config)
         first = cluster.add_worker(num_cpus=CPUS_OF_REPLICA)  # Ray fills a node that joins: room for one replica alone
-        wait_until(lambda: len(named(first, REPLICA)) == 1, "a replica on the first worker", LIMIT_S)
+        wait_until(lambda: len(named(first, REPLICA)) == 1, "a replica on the first worker")
         cluster.add_worker(num_cpus=NUM_REPLICAS * CPUS_OF_REPLICA + 1)
         yield Fleet(application, cluster, config, config)
 
@@ -117,6 +116,6 @@ def fleet(started: Fleet) -> Fleet:
     if started.current is not started.config:
         replaced = started.named(REPLICA)
         started.deploy(started.config)
-        wait_until(lambda: not alive(replaced), "the replicas with other settings have ended", LIMIT_S)
+        wait_until(lambda: not alive(replaced), "the replicas with other settings have ended")
     started.wait_until_whole()
     return started

@@ -112,12 +112,12 @@ def running_cluster(directory: Path, longest_answer_s: float) -> Iterator[Cluste
         cluster.end()
 
 
-def deployed(cluster: Cluster, config: dict[str, Any], limit_s: float) -> Application:
+def deployed(cluster: Cluster, config: dict[str, Any]) -> Application:
     """The application on a cluster whose head runs, when its ingress answers: replicas may still be missing."""
     url = f"http://127.0.0.1:{port_of(config)}"
-    wait_until(lambda: _listens(cluster.dashboard_port), "the head's dashboard", limit_s)
+    wait_until(lambda: _listens(cluster.dashboard_port), "the head's dashboard")
     deploy(cluster.dashboard_url, config)
-    wait_until(lambda: answers(f"{url}/healthz"), "the ingress", limit_s)
+    wait_until(lambda: answers(f"{url}/healthz"), "the ingress")
     logs = cluster.directory / "session_latest" / "logs"
     return Application(url, cluster.dashboard_url, logs, cluster.nodes[0].process)
 

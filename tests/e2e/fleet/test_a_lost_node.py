@@ -17,13 +17,14 @@ import pytest
 from slo import metrics
 from slo.messages import Recovery
 from slo.status import StatusReport
+from tests.e2e.conftest import LIMIT_S
 from tests.e2e.fleet.answers import QUESTIONS, Answer, ask, under_way
-from tests.e2e.fleet.conftest import LIMIT_S, NUM_REPLICAS, Fleet, is_whole
+from tests.e2e.fleet.conftest import NUM_REPLICAS, Fleet, is_whole
 from tests.e2e.test_autoscale import Load, until
 from tests.e2e.test_faults import INGRESS, REPLICA
 from tests.e2e.test_operator import scrape, value
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 @asynccontextmanager

@@ -24,13 +24,13 @@ import pytest
 
 from slo import metrics
 from slo.status import StatusReport
-from tests.e2e.conftest import MODEL, SLOTS, alive, wait_until
-from tests.e2e.fleet.conftest import LIMIT_S, NUM_REPLICAS, Fleet, is_whole
+from tests.e2e.conftest import LIMIT_S, MODEL, SLOTS, alive, wait_until
+from tests.e2e.fleet.conftest import NUM_REPLICAS, Fleet, is_whole
 from tests.e2e.test_autoscale import until
 from tests.e2e.test_faults import ENGINE, REPLICA, holds
 from tests.e2e.test_operator import scrape, value
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 SEED = 20261
 WORKERS = 24
 NUM_STREAMS = 160
@@ -264,7 +264,7 @@ def test_every_request_ended_once_at_the_ingress(story: Story) -> None:
 
 
 def test_counts_agree_and_are_at_their_baseline(story: Story) -> None:
-    with httpx.Client(base_url=story.fleet.application.url, timeout=30) as http:
+    with httpx.Client(base_url=story.fleet.application.url, timeout=LIMIT_S) as http:
         wait_until(lambda: value(scrape(http), metrics.IN_FLIGHT.name) == 0, "nothing is in flight")
         samples = scrape(http)
     assert value(samples, metrics.ARRIVALS.name) == value(samples, metrics.REQUESTS.name)

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import MAX_MODEL_LEN, MODEL, SLOTS
+from tests.e2e.conftest import LIMIT_S, MAX_MODEL_LEN, MODEL, SLOTS
 from tests.e2e.fleet.conftest import MAX_ONGOING, NUM_REPLICAS, Fleet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 LONG = MAX_MODEL_LEN - 100
 ROUTED = re.compile(r"expresslane\.router request_id=(\S+) class=(\S+) replica=(\S+) reason=(\S+)")
 
@@ -53,13 +53,13 @@ class Client:
 
 async def until_routed(fleet: Fleet, prefix: str, num: int) -> None:
     """Waits until so many have been given out."""
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(LIMIT_S):
         while len(routed(fleet, prefix)) < num:  # noqa: ASYNC110  # it is told by the log alone
             await asyncio.sleep(0.1)
 
 
 async def test_batch_work_is_spread_and_urgent_requests_go_where_a_slot_is_free(fleet: Fleet) -> None:
-    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=300) as http:
+    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=LIMIT_S) as http:
         client = Client(http)
         batch = [asyncio.create_task(client.complete(f"spread-{i}", "P2", LONG)) for i in range(2 * SLOTS - 1)]
         await until_routed(fleet, "spread", len(batch))
@@ -72,7 +72,7 @@ async def test_batch_work_is_spread_and_urgent_requests_go_where_a_slot_is_free(
 
 
 async def test_urgent_requests_go_where_batch_work_yields_when_no_slot_is_free(fleet: Fleet) -> None:
-    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=300) as http:
+    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=LIMIT_S) as http:
         client = Client(http)
         batch = [asyncio.create_task(client.complete(f"full-{i}", "P2", LONG)) for i in range(4 * SLOTS)]
         await until_routed(fleet, "full", len(batch))
@@ -85,7 +85,7 @@ async def test_urgent_requests_go_where_batch_work_yields_when_no_slot_is_free(f
 
 
 async def test_conversations_stay_where_their_prefix_lies(fleet: Fleet) -> None:
-    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=300) as http:
+    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=LIMIT_S) as http:
         client = Client(http)
         for talk in range(4):
             messages = [{"role": "user", "content": f"Conversation {talk}: tell me more about it. " * 10}]
@@ -102,7 +102,7 @@ async def test_ray_55473_urgent_request_leaves_the_gateway_before_batch_work_tha
     fleet: Fleet,
 ) -> None:
     num_full, num_waiting = NUM_REPLICAS * MAX_ONGOING // 2, 20
-    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=300) as http:
+    async with httpx.AsyncClient(base_url=fleet.application.url, timeout=LIMIT_S) as http:
         client = Client(http)
         full = [asyncio.create_task(client.complete(f"jam-a-{i}", "P2", LONG)) for i in range(num_full)]
         await until_routed(fleet, "jam-a", num_full)

@@ -8,12 +8,12 @@ import copy
 import httpx
 import pytest
 
-from tests.e2e.conftest import MODEL, SLOTS, alive
-from tests.e2e.fleet.conftest import LIMIT_S, NUM_REPLICAS, Fleet, is_whole
+from tests.e2e.conftest import LIMIT_S, MODEL, SLOTS, alive
+from tests.e2e.fleet.conftest import NUM_REPLICAS, Fleet, is_whole
 from tests.e2e.test_autoscale import CONTROLLER, Load, until
 from tests.e2e.test_faults import INGRESS, REPLICA
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 
 async def test_update_under_load_breaks_no_stream_and_the_target_is_put_back(fleet: Fleet) -> None:
