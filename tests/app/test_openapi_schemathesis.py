@@ -8,6 +8,7 @@ another shape; a method that is let through; a route without its key; an excepti
 
 from __future__ import annotations
 
+import atexit
 import logging
 import shutil
 import tempfile
@@ -47,16 +48,16 @@ CHECKS = [
 
 
 DIRECTORY = Path(tempfile.mkdtemp(prefix="xl", dir="/tmp"))
+atexit.register(shutil.rmtree, DIRECTORY)  # also where this file was collected, and none of its tests chosen
 OPENED: list[OwnedBatches] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_files_are_left() -> Iterator[None]:
-    """The databases of files and batches are made at import, as the schemas are, and go at the end."""
+def batches_are_closed() -> Iterator[None]:
+    """The databases of files and batches are made at import, as the schemas are."""
     yield
     for batches in OPENED:
         batches.close()
-    shutil.rmtree(DIRECTORY)
 
 
 def schema_of(dispatcher: AnsweringDispatcher, tenants: dict[str, Any], access: Access) -> Any:

@@ -38,6 +38,10 @@ class Node:
         """Only while it runs."""
         return psutil.Process(self.started.pid)
 
+    def has_ended(self) -> bool:
+        """By itself, or because it was powered off."""
+        return self.started.poll() is not None
+
     def power_off(self) -> None:
         """Everything on it ends at once, nothing of it in an orderly way: first it stands still, then it is gone."""
         processes = [self.process, *self.process.children(recursive=True)]
@@ -98,13 +102,14 @@ class Cluster:
 
     def end(self) -> None:
         for node in reversed(self.nodes):
-            if node.started.poll() is None:
+            if not node.has_ended():
                 node.power_off()
 
 
 @contextlib.contextmanager
 def running_cluster(directory: Path, longest_answer_s: float) -> Iterator[Cluster]:
-    """A cluster without a node; ended with all that it started."""
+    """A cluster without a node; ended with all that it started. Makes Ray's token where there is none."""
+    subprocess.run([RAY, "get-auth-token", "--generate"], stdout=subprocess.DEVNULL, check=True)
     cluster = Cluster(directory, longest_answer_s)
     try:
         yield cluster
@@ -115,7 +120,8 @@ def running_cluster(directory: Path, longest_answer_s: float) -> Iterator[Cluste
 def deployed(cluster: Cluster, config: dict[str, Any]) -> Application:
     """The application on a cluster whose head runs, when its ingress answers: replicas may still be missing."""
     url = f"http://127.0.0.1:{port_of(config)}"
-    wait_until(lambda: _listens(cluster.dashboard_port), "the head's dashboard")
+    wait_until(lambda: _listens(cluster.dashboard_port) or cluster.nodes[0].has_ended(), "the head's dashboard")
+    assert not cluster.nodes[0].has_ended(), (cluster.directory / "node-0.output").read_text()
     deploy(cluster.dashboard_url, config)
     wait_until(lambda: answers(f"{url}/healthz"), "the ingress")
     logs = cluster.directory / "session_latest" / "logs"
