@@ -20,7 +20,7 @@ CPUS_PER_GPU: Final = 4
 """For an engine core, its workers and their tokenizing; as cloud machines have them beside a GPU."""
 REPLICA_MEMORY_GIB: Final = {"gpu": 32, "cpu": 6}
 """Host memory of one engine's processes beside swapped KV and the KV cache of the CPU backend. Source: estimate; on the
-CPU backend with the default model three processes of about 1 GiB each were seen."""
+CPU backend with the default model two processes, of 0.8 and 1.4 GiB, were seen."""
 SMALL_CPUS: Final = 0.5
 """For what Ray itself puts on each node (the proxy, Serve's own actors) and a share of the ingress."""
 

@@ -43,11 +43,12 @@ STALL_S = 2.0
 async def started(directory: Path, **groups: dict[str, Any]) -> AsyncIterator[Replica]:
     """A replica of the tiny model, with these settings too."""
     environment = dict(os.environ)
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "model": {"source": str(make_tiny_model(directory / "tiny"))},
         "engine": {"max_num_seqs": 4, "max_model_len": 512, "dtype": "float32", "kv_cache_bytes": 32 * 2**20},
-        **groups,
     }
+    for name, group in groups.items():
+        settings[name] = settings.get(name, {}) | group
     replica = Replica.__new__(Replica)
     await replica.__init__(parse_settings(settings))  # type: ignore[misc]  # as Serve does
     try:
@@ -80,6 +81,7 @@ def chat(priority: PriorityClass, stream: bool) -> GenerateCall:
 
 
 async def test_replica_marks_tokens_and_tells_what_its_engine_has_done(replica: Replica) -> None:
+    assert len(replica._processes.pids) == 1, "a worker of its own, which the core awaits by polling"
     before = await replica.snapshot()
     assert (before.num_step_tokens, before.max_num_seqs, before.kv.num_used_blocks) == (0, 4, 0)
     assert before.kv.num_blocks > 100
@@ -115,10 +117,11 @@ async def test_frozen_engine_is_found_while_it_is_idle_and_the_process_ends(
     """Before a request pays for it. `tests/e2e/test_faults.py` has one that is frozen under load."""
     exits: asyncio.Queue[int] = asyncio.Queue()
     monkeypatch.setattr(deployment.os, "_exit", exits.put_nowait)
-    async with started(tmp_path, faults={"stall_timeout_s": STALL_S}) as replica:
+    faults, engine = {"stall_timeout_s": STALL_S}, {"tensor_parallel_size": 2}
+    async with started(tmp_path, faults=faults, engine=engine) as replica:
         processes = [psutil.Process(pid) for pid in replica._processes.pids]
         (core,) = [p for p in processes if "EngineCore" in " ".join(p.cmdline())]
-        assert core.children() != [], "the engine has a worker"
+        assert len(core.children()) >= 2, "the engine has workers"
         assert set(core.children()) < set(processes)
         assert exits.empty()
         core.send_signal(signal.SIGSTOP)

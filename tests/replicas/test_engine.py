@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from replicas.engine import (
+    IN_PROCESS_EXECUTOR,
     SCHEDULER_CLS,
     engine_arguments,
     engine_environment,
@@ -71,7 +72,9 @@ def test_engine_arguments_suit_the_cpu_backend_when_nothing_is_set() -> None:
 
 @pytest.mark.parametrize("cpu", [False, True])
 def test_engine_arguments_carry_what_is_set_whatever_the_backend(cpu: bool) -> None:
-    assert arguments_of(EVERYTHING, cpu) == {
+    arguments = arguments_of(EVERYTHING, cpu)
+    arguments.pop("distributed_executor_backend", None)
+    assert arguments == {
         "model": "/models/tiny",
         "served_model_name": ["tiny", "t"],
         "scheduling_policy": "priority",
@@ -88,6 +91,17 @@ def test_engine_arguments_carry_what_is_set_whatever_the_backend(cpu: bool) -> N
         "reasoning_parser": "deepseek_r1",
         "seed": 7,
     }
+
+
+@pytest.mark.parametrize(
+    ("devices", "cpu", "executor"),
+    [(1, True, IN_PROCESS_EXECUTOR), (1, False, None), (2, True, "mp"), (2, False, "mp")],
+)
+def test_engine_of_one_device_computes_in_the_core_on_cpus_and_where_vllm_has_it_elsewhere(
+    devices: int, cpu: bool, executor: str | None
+) -> None:
+    arguments = arguments_of(EngineSettings(tensor_parallel_size=devices), cpu)
+    assert arguments.get("distributed_executor_backend") == executor
 
 
 @pytest.mark.parametrize(

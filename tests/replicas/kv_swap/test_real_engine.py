@@ -90,6 +90,21 @@ def test_engine_answers_many_greedy_requests_the_same_when_they_are_swapped(
     assert counts.num_recomputed_tokens == 0
 
 
+def test_engine_of_two_workers_answers_the_same_when_both_have_moved_their_parts(model: Path) -> None:
+    """Tensor parallelism: each worker holds some of the KV heads, and a move is over when both have done theirs."""
+    requests = _requests()[:16]
+    with _engine(model, num_blocks=400, prefix_cache=False, swap=None, num_workers=2) as engine:
+        alone = _run(engine, requests)
+    swap = SwapSettings(host_bytes=400 * BLOCK_BYTES, max_move_ms=10_000)
+    with _engine(model, num_blocks=24, prefix_cache=False, swap=swap, num_workers=2) as engine:
+        answers = _run(engine, requests)
+        counts = _scheduler_of(engine).preemption_counts
+        _check_empty(engine)
+    assert answers == alone
+    assert counts.swap.num_swapped_in >= 3
+    assert counts.num_recomputed_tokens == 0
+
+
 def test_engine_computes_again_what_swap_would_have_kept(model: Path, undisturbed: Mapping[str, list[int]]) -> None:
     """The same load without swap."""
     with _engine(model, num_blocks=40, prefix_cache=False, swap=None) as engine:
@@ -167,7 +182,12 @@ def _requests() -> list[tuple[int, str, PriorityClass, list[int], int]]:
 
 @contextmanager
 def _engine(
-    model: Path, num_blocks: int, prefix_cache: bool, swap: SwapSettings | None, max_adapters: int = 0
+    model: Path,
+    num_blocks: int,
+    prefix_cache: bool,
+    swap: SwapSettings | None,
+    max_adapters: int = 0,
+    num_workers: int = 1,
 ) -> Iterator[LLMEngine]:
     adapters = {
         "enable_lora": True,
@@ -185,6 +205,7 @@ def _engine(
         block_size=BLOCK_TOKENS,
         max_num_seqs=16,
         max_num_batched_tokens=512,
+        tensor_parallel_size=num_workers,
         enable_prefix_caching=prefix_cache,
         scheduling_policy="priority",
         scheduler_cls="replicas.scheduler.PriorityScheduler",
