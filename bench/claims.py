@@ -78,7 +78,9 @@ def flood_claims(alone: Figures, both: Figures) -> list[Claim]:
     """A quiet tenant beside a flood against the quiet one alone."""
     quiet, quiet_alone = both.of("quiet"), alone.of("quiet")
     ratio = p99_ratio(quiet.ttft, quiet_alone.ttft)
+    times_ms = f"{_p50_p99(quiet_alone.ttft)} -> {_p50_p99(quiet.ttft)}"
     return [
+        Claim("flood: quiet tenant's TTFT p50 / p99, ms, alone -> beside the flood", times_ms),
         Claim("flood: quiet tenant's TTFT p99, ratio to alone", f"{ratio:.2f}", "at most 2", ratio <= 2),
         Claim("flood: quiet requests refused, of those sent", refused(quiet), "none", num_refused(quiet) == 0),
         Claim("flood: flooding requests refused, of those sent", refused(both.of("flood"))),
@@ -138,6 +140,10 @@ def refused(figures: ClassFigures) -> str:
 def quotient(part: float, whole: float) -> float:
     """0 where there is nothing to compare with: no claim holds by it that asks for at least something."""
     return part / whole if whole else 0.0
+
+
+def _p50_p99(latency: Latency | None) -> str:
+    return "nothing" if latency is None else f"{latency.p50_ms:,.0f} / {latency.p99_ms:,.0f}"
 
 
 def _looser(promised_ms: float | None, reached: Latency | None) -> float | None:

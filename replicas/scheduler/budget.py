@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from replicas.scheduler.step_cost import StepCost
+from replicas.scheduler.step_cost import StepCost, StepShape
 from slo.priority import PriorityClass
 from slo.settings.scheduling import SchedulerSettings
 from slo.settings.targets import ClassTargets
@@ -49,7 +49,7 @@ class StepBudget:
         own_chunk_tokens: the same for a request of the most urgent class with work.
         short_prompt_tokens: a P0 that has no more than this left to read has the whole budget: it is read before the
             next one is begun, so that the first is early rather than both late. 0 where P0 has no work.
-        reason: what decided: `table`, `room`, `tbt`, `ceiling` or `floor`.
+        reason: what decided: `table`, `room`, `tbt`, `broken` (a TBT target out of reach), `ceiling` or `floor`.
     """
 
     tokens: int
@@ -74,7 +74,8 @@ class BudgetPlanner:
     def plan(self, work: StepWork, cost: StepCost) -> StepBudget:
         """The budget of a step with this work."""
         profile = self._settings.profiles.of(_tbt_target_ms(self._settings.targets, work.strictest))
-        limit_ms, promise = step_limit_ms(work, self._settings, self._num_in_flight)
+        decodes_ms = cost.estimate_ms(StepShape(0, work.num_decodes, work.context_tokens)) if cost.is_known else 0.0
+        limit_ms, promise = step_limit_ms(work, self._settings, self._num_in_flight, decodes_ms)
         prefill, reason, chunk = profile.token_budget - work.decode_tokens, "table", profile.chunk_tokens
         if self._budget.adaptive and cost.is_known:
             if limit_ms is None:
@@ -121,17 +122,24 @@ class BudgetPlanner:
         return tokens
 
 
-def step_limit_ms(work: StepWork, settings: SchedulerSettings, num_in_flight: int = 1) -> tuple[float | None, str]:
+def step_limit_ms(
+    work: StepWork, settings: SchedulerSettings, num_in_flight: int = 1, decodes_ms: float = 0.0
+) -> tuple[float | None, str]:
     """How long the step may take, milliseconds, and for whose sake: `tbt` or `ceiling`; None: as long as it likes.
 
     A class whose targets are not promised limits nothing: its profile's table does. Who comes waits for all the steps
-    in flight, so these share the ceiling.
+    in flight, so these share the ceiling. `decodes_ms`: what the step's decodes take alone. Where that is more than a
+    target below P0's, holding prompts back would keep no promise, only let fewer requests share each step: they get as
+    much of it as the decodes.
     """
     limits: list[tuple[float, str]] = []
     if work.strictest_decoding is not None:
         targets = settings.targets.of(work.strictest_decoding)
         if targets.promised and targets.tbt_p99_ms is not None:
-            limits.append((targets.tbt_p99_ms * settings.budget.tbt_ratio, "tbt"))
+            if decodes_ms > targets.tbt_p99_ms and work.strictest_decoding is not PriorityClass.P0:
+                limits.append((2 * decodes_ms, "broken"))
+            else:
+                limits.append((targets.tbt_p99_ms * settings.budget.tbt_ratio, "tbt"))
     ttft_ms = settings.targets.p0.ttft_p99_ms
     if work.is_urgent_expected and ttft_ms is not None:
         limits.append((ttft_ms * settings.budget.ceiling_ttft_ratio / num_in_flight, "ceiling"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -78,6 +79,27 @@ def test_budget_is_larger_than_the_table_when_there_is_room() -> None:
 def test_budget_leaves_prefill_its_floor_when_the_target_cannot_be_met() -> None:
     budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(work(P0, P0), SLOW)
     assert (budget.tokens, budget.reason) == (4 + DEFAULT.budget.min_prefill_tokens, "floor")
+
+
+@pytest.mark.parametrize(("num_decodes", "reason"), [(60, "floor"), (80, "broken"), (160, "broken")])
+def test_prompts_get_as_much_as_decodes_that_alone_break_the_target(num_decodes: int, reason: str) -> None:
+    """P1's 100 ms are out of reach with 80 decodes here (15 ms + 80 * 1.2 ms), whatever prompts get."""
+    many = StepWork(P1, P1, num_decodes, num_decodes, 0, 5000, 9, False)
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(many, SLOW)
+    assert budget.reason == reason
+    decodes_ms = SLOW.estimate_ms(StepShape(0, num_decodes, 0))
+    step_ms = SLOW.estimate_ms(StepShape(budget.tokens - num_decodes, num_decodes, 0))
+    if reason == "broken":
+        assert 1.95 * decodes_ms < step_ms <= 2 * decodes_ms
+    else:
+        assert budget.tokens == num_decodes + DEFAULT.budget.min_prefill_tokens
+
+
+@pytest.mark.parametrize("what", [{"strictest_decoding": P0, "strictest": P0}, {"is_urgent_expected": True}])
+def test_nothing_is_given_up_for_p0_however_far_its_target_is_out_of_reach(what: dict[str, Any]) -> None:
+    many = replace(StepWork(P1, P1, 160, 160, 0, 5000, 9, False), **what)
+    budget = BudgetPlanner(DEFAULT, MAX_TOKENS).plan(many, SLOW)
+    assert (budget.tokens, budget.reason) == (160 + DEFAULT.budget.min_prefill_tokens, "floor")
 
 
 def test_budget_has_a_floor_beside_however_many_decodes() -> None:
