@@ -24,13 +24,12 @@ from tests.e2e.conftest import (
     LIMIT_S,
     MODEL,
     Application,
-    alive,
     client_of,
     running_application,
     tiny_engine,
     wait_until,
 )
-from tests.e2e.test_faults import title_of
+from tests.e2e.test_faults import named
 from tests.e2e.test_operator import scrape, value
 from tests.tiny_model import make_tiny_model
 
@@ -171,7 +170,7 @@ def test_killed_application_goes_on_with_its_batches_when_it_is_started_again(tm
 
 def test_killed_owner_costs_no_line_and_answers_none_twice(application: Application, client: openai.OpenAI) -> None:
     begun = under_way(client)
-    (owner,) = [p for p in alive(application.process.children(recursive=True)) if title_of(p).startswith(OWNER)]
+    (owner,) = named(application, OWNER)
     owner.kill()
     psutil.wait_procs([owner], timeout=LIMIT_S)
     patient = client.with_options(max_retries=20)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,8 @@ pytestmark = pytest.mark.e2e
 SHORT = {"model": MODEL, "prompt": "Hello", "max_tokens": 2}
 LONG = {"model": MODEL, "max_tokens": MAX_MODEL_LEN - 100, "ignore_eos": True, "temperature": 0, "stream": True}
 WHOLE = {**LONG, "prompt": "The harbour", "stream": False}
-ENGINE = "VLLM::EngineCore"
+ENGINE = r"VLLM::EngineCore|\S+ .*multiprocessing\.spawn"
+"""A process cannot take its title where vLLM has changed the variable that is the first in its environment."""
 REPLICA = "ray::ServeReplica:expresslane:Replica"
 INGRESS = "ray::ServeReplica:expresslane:Ingress"
 STALL_S = 8
@@ -65,8 +67,8 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
 
 
 def named(application: Application | Node, name: str) -> list[psutil.Process]:
-    """The running processes of the application, or of a node, whose title begins with `name`."""
-    return [p for p in alive(application.process.children(recursive=True)) if title_of(p).startswith(name)]
+    """The running processes of the application, or of a node, whose title begins with `name`, a pattern."""
+    return [p for p in alive(application.process.children(recursive=True)) if re.match(name, title_of(p))]
 
 
 def title_of(process: psutil.Process) -> str:
