@@ -42,4 +42,4 @@ async def begin(model: ServedModel, asked: Asked) -> AsyncGenerator[Reply, None]
     """
     call = GenerateCall(asked.endpoint, for_engine(asked.body), asked.priority, asked.request_id)
     ask = await model.entry.ask_for(call, asked.body, asked.num_bytes, asked.tenant)
-    return model.entry.admitted(ask, model.dispatcher.generate(call))
+    return model.entry.admitted(ask, call, model.dispatcher)

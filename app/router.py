@@ -206,7 +206,7 @@ class ClassAwareRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]  # Ray's
         if call is None:
             return Asked(None)
         prompt = read_prompt(call.body, self._base_names)
-        return Asked(CallView(call.priority, num_sequences(call.body), self._tokens(prompt.num_chars)), prompt)
+        return Asked(CallView(call.counts_as, num_sequences(call.body), self._tokens(prompt.num_chars)), prompt)
 
     def _tokens(self, num_chars: int) -> int:
         return round(num_chars / self._chars_per_token)

@@ -19,7 +19,7 @@ def call_of(pending: Any) -> GenerateCall | None:
 def order_of(pending: Any) -> tuple[int, float]:
     """The sort key. A call that is no generation is a short question, of a probe or an operator: it does not wait."""
     call = call_of(pending)
-    return (PriorityClass.P0 if call is None else call.priority).level, pending.created_at
+    return (PriorityClass.P0 if call is None else call.counts_as).level, pending.created_at
 
 
 class ClassQueue(deque[Any]):

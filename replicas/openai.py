@@ -124,7 +124,7 @@ class OpenAIFrontend:
         is_chat = call.endpoint is Endpoint.CHAT
         has_parser = is_chat and self._state.openai_serving_chat.parser_cls is not None
         progress = CallProgress(call.resumption, has_parser)
-        progress.adapter = adapter
+        progress.adapter, progress.turn = adapter, call.standing.turn
         try:
             answer = await self._create(call, progress)
             if isinstance(answer, ErrorResponse):
@@ -156,7 +156,7 @@ class OpenAIFrontend:
     async def _create(self, call: GenerateCall, progress: CallProgress) -> Any:
         if call.resumption is not None and (refused := [name for name in _NOT_RESUMABLE if call.body.get(name)]):
             raise not_continued(f"it has {refused[0]}")
-        fields = {**call.body, "priority": call.priority.level, "request_id": call.request_id}
+        fields = {**call.body, "priority": call.counts_as.level, "request_id": call.request_id}
         with current(progress):
             match call.endpoint:
                 case Endpoint.CHAT:

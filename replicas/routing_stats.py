@@ -36,11 +36,11 @@ class RoutingLedger:
             router_id: of the router that sent it; any text where that does not matter.
         """
         num = num_sequences(call.body)
-        self._add(router_id, call.priority, num)
+        self._add(router_id, call.counts_as, num)
         try:
             yield
         finally:
-            self._add(router_id, call.priority, -num)
+            self._add(router_id, call.counts_as, -num)
 
     def tell(self, is_serving: bool) -> dict[str, Any]:
         """Everything, as plain values. Called by Serve's controller, and passed on to every router."""

@@ -10,6 +10,7 @@ from app.gate.book import Admitted, GateBook
 from app.gate.ending import Ending
 from app.gate.load import Load
 from sim.request import Track
+from slo.messages import Standing
 from slo.outcome import Outcome
 from slo.priority import PriorityClass
 from slo.settings import Settings
@@ -77,8 +78,8 @@ class SimGate:
         """See `app.gate.book.Waiters`: simulated clients are patient."""
         return False
 
-    def let_in(self, waiter: Waiter) -> None:
-        """See `app.gate.book.Waiters`."""
+    def let_in(self, waiter: Waiter, standing: Standing) -> None:  # noqa: ARG002
+        """See `app.gate.book.Waiters`: there is one tenant, so nothing is surplus."""
         self._admit(self._waiting.pop(waiter.number), waiter.number)
 
     def turn_away(self, waiter: Waiter, ending: Ending, retry_after_s: int) -> None:  # noqa: ARG002

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from slo.errors import ServingError
 from slo.priority import PriorityClass
+
+TURN_ARGUMENT: Final = "expresslane_turn"
+"""Among the engine's arguments of a request (vLLM's `extra_args`): its turn, of equals that wait the lowest first; 0
+where there is none."""
 
 
 class Endpoint(Enum):
@@ -48,13 +52,32 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How a request stands to those of other tenants in its class, once it is admitted.
+
+    Attributes:
+        is_surplus: its tenant has its share of the run slots without it (`app.gate.shares`).
+        turn: sequences that its tenant had within its share then. Of equals that wait in an engine, the least is first.
+    """
+
+    is_surplus: bool = False
+    turn: int = 0
+
+    def counts_as(self, priority: PriorityClass) -> PriorityClass:
+        """What a request of `priority` is to routers and engines."""
+        return priority.demoted() if self.is_surplus else priority
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateCall:
     """One request, as the ingress hands it to a replica.
 
     Attributes:
         body: the client's JSON body, without any field that could set the engine's priority.
+        priority: the class that it was granted.
         request_id: the client's own or a new one; two calls may share one.
         resumption: set when the answer has begun on a replica that was lost: only what the client lacks is sent.
+        standing: among those of its class.
     """
 
     endpoint: Endpoint
@@ -62,6 +85,12 @@ class GenerateCall:
     priority: PriorityClass
     request_id: str
     resumption: Resumption | None = None
+    standing: Standing = Standing()
+
+    @property
+    def counts_as(self) -> PriorityClass:
+        """The class that routers and engines treat it as."""
+        return self.standing.counts_as(self.priority)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,10 @@ class PriorityClass(Enum):
         """The next more urgent class; P0 stays P0."""
         return PriorityClass(max(0, self.value - 1))
 
+    def demoted(self) -> PriorityClass:
+        """The next less urgent class; P2 stays P2."""
+        return PriorityClass(min(len(PriorityClass) - 1, self.value + 1))
+
     @classmethod
     def from_level(cls, level: int) -> PriorityClass:
         """The class of an engine's integer priority, which has no bounds: clamped to P0 and P2."""

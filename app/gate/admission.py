@@ -1,21 +1,23 @@
 """The gate's rules: who is admitted, who waits, who is refused, and who of the waiters is next. Pure.
 
-A request is admitted while its class has room in flight and nobody waits before it. Otherwise it waits, unless the wait
-would outlast its class's time-out. Where there is no room to wait, the one who would be served last goes: it is the
-least urgent class's, and in one class the request of the tenant that has piled up most, be it the newcomer or one that
-waits. So P2 is refused first, P1 next, P0 last.
+A request is admitted while its class has room in flight and nobody waits before it; what its tenant has beyond its
+share too, as surplus, which holds nobody up, while all that the class has in flight leaves room. Otherwise it waits,
+unless the wait would outlast its class's time-out. Where there is no room to wait, the one who would be served last
+goes: it is the least urgent class's, and in one class the request of the tenant that has piled up most, be it the
+newcomer or one that waits. So P2 is refused first, P1 next, P0 last.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from app.gate.ask import Ask, Waiter
 from app.gate.ending import Ending
 from app.gate.limits import GateLimits
 from app.gate.load import Load, total
+from app.gate.shares import Shares, is_within_share
 from slo.priority import PriorityClass
 from slo.settings.scheduling import AgingPeriods
 
@@ -27,6 +29,7 @@ class Admit:
     """Handed to an engine now. `displaced` go from the queue, for their bodies' bytes."""
 
     displaced: tuple[Waiter, ...] = ()
+    is_surplus: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +52,35 @@ Decision = Admit | Queue | Refuse
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """One that waits, and may be the next. `is_surplus`: it would be its tenant's."""
+
+    waiter: Waiter
+    is_surplus: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ClassView:
     """One class, as one request finds it.
 
     Attributes:
-        in_flight: what its requests hold.
+        within: what its requests hold within their tenants' shares.
+        surplus: what they hold beyond them.
         queued: what waits.
-        is_held: someone waits for room, not merely because its tenant has its share.
+        is_held: someone waits whose tenant has not its share.
         tokens_per_s: the measured service rate, None where it is not known.
     """
 
-    in_flight: Load = field(default_factory=Load)
+    within: Load = field(default_factory=Load)
+    surplus: Load = field(default_factory=Load)
     queued: Load = field(default_factory=Load)
     is_held: bool = False
     tokens_per_s: float | None = None
+
+    @property
+    def in_flight(self) -> Load:
+        """All that its requests hold."""
+        return self.within + self.surplus
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +88,16 @@ class GateView:
     """The gate, as one request finds it.
 
     Attributes:
-        of_tenant: sequences that its tenant has in flight in its class.
+        shares: those of its class.
+        is_behind_own: its tenant has others of its class that wait.
         tokens_ahead: tokens that wait in its class and would be served before it.
         behind: the waiters that would be served after it, the last first; read only as far as needed.
     """
 
     limits: GateLimits
     classes: Mapping[PriorityClass, ClassView]
-    of_tenant: int = 0
+    shares: Shares = field(default_factory=Shares)
+    is_behind_own: bool = False
     tokens_ahead: int = 0
     behind: Iterable[Waiter] = ()
 
@@ -92,36 +112,41 @@ def decide_admission(view: GateView, ask: Ask, max_retry_after_s: float, now_s: 
     wait_s = estimate_wait_s(view, ask.priority, view.tokens_ahead)
     limits = view.limits.classes[ask.priority]
     retry_after_s = _retry_after_s(wait_s, limits.queue_timeout_s, max_retry_after_s)
-    runs_now = not _is_someone_before(view, ask.priority) and fits_in_flight(view, ask)
+    is_surplus = is_surplus_now(view, ask)
+    runs_now = not _is_someone_before(view, ask.priority, is_surplus) and fits_in_flight(view, ask, is_surplus)
     if not runs_now and wait_s is not None and wait_s > limits.max_wait_s:
         return Refuse(Ending.WAIT_TOO_LONG, retry_after_s)
     displaced = _whom_to_displace(view, ask, runs_now)
     if displaced is None:
         return Refuse(Ending.NO_ROOM, retry_after_s)
-    return Admit(displaced) if runs_now else Queue(now_s + limits.queue_timeout_s, displaced)
+    return Admit(displaced, is_surplus) if runs_now else Queue(now_s + limits.queue_timeout_s, displaced)
 
 
-def fits_in_flight(view: GateView, ask: Ask) -> bool:
-    """Whether the limits in flight have room for `ask`: its class's, its tenant's, and that of all classes."""
-    limits = view.limits.classes[ask.priority]
+def is_surplus_now(view: GateView, ask: Ask) -> bool:
+    """Whether `ask` would be its tenant's surplus, admitted now."""
+    return not is_within_share(view.limits.classes[ask.priority], ask, view.shares)
+
+
+def fits_in_flight(view: GateView, ask: Ask, is_surplus: bool) -> bool:
+    """Whether the limits in flight have room for `ask`: its class's, and that of all classes.
+
+    What is within a share does not see the surplus of its class, which yields to it.
+    """
+    limits, state = view.limits.classes[ask.priority], view.classes[ask.priority]
+    counts_as = ask.priority.demoted() if is_surplus else ask.priority
+    of_all = view.limits.classes[counts_as].in_flight_of_all
     charge = limits.in_flight.clamp(ask.load).sequences
+    room = replace(limits.in_flight, sequences=limits.in_flight_with_surplus) if is_surplus else limits.in_flight
     return (
         view.limits.num_replicas > 0
-        and has_tenant_share(view.limits, ask, view.of_tenant)
-        and limits.in_flight.fits(view.classes[ask.priority].in_flight, ask.load)
-        and view.in_flight.sequences + min(charge, limits.in_flight_of_all) <= limits.in_flight_of_all
+        and room.fits(state.in_flight if is_surplus else state.within, ask.load)
+        and view.in_flight.sequences + min(charge, of_all) <= of_all
     )
 
 
-def has_tenant_share(limits: GateLimits, ask: Ask, of_tenant: int) -> bool:
-    """Whether its tenant, with `of_tenant` sequences of the class in flight, may have this request there too."""
-    most = limits.classes[ask.priority].in_flight_of_tenant
-    return ask.is_alone or of_tenant + max(1, min(ask.load.sequences, most)) <= most
-
-
 def choose_next(
-    heads: Mapping[PriorityClass, Waiter | None], fits: Callable[[Waiter], bool], aging_s: AgingPeriods, now_s: float
-) -> Waiter | None:
+    candidates: Iterable[Candidate], fits: Callable[[Candidate], bool], aging_s: AgingPeriods, now_s: float
+) -> Candidate | None:
     """Who of the waiters is handed to an engine now, if any.
 
     In order of class: while a more urgent one waits for room, the engines are full of its class, and what is less
@@ -129,19 +154,17 @@ def choose_next(
     has room: so it starves no more here than in the engine, whose scheduler lifts it by the same periods.
 
     Args:
-        heads: of each class, the first of those whose tenant has not its share yet.
+        candidates: by class, of each the first within its tenant's share and the first of the surplus.
         fits: whether the limits in flight have room for one.
     """
     someone_is_held = False
-    for priority in sorted(PriorityClass, key=lambda c: c.level):
-        waiter = heads[priority]
-        if waiter is None:
-            continue
-        period_s = aging_s.of(priority)
+    for candidate in candidates:
+        waiter = candidate.waiter
+        period_s = aging_s.of(waiter.ask.priority)
         has_aged = period_s is not None and now_s - waiter.arrived_s >= period_s
-        if (has_aged or not someone_is_held) and fits(waiter):
-            return waiter
-        someone_is_held = True
+        if (has_aged or not someone_is_held) and fits(candidate):
+            return candidate
+        someone_is_held = someone_is_held or not candidate.is_surplus
     return None
 
 
@@ -167,7 +190,9 @@ def _retry_after_s(wait_s: float | None, timeout_s: float, most_s: float) -> int
     return max(MIN_RETRY_AFTER_S, math.floor(min(most_s, math.ceil(timeout_s if wait_s is None else wait_s))))
 
 
-def _is_someone_before(view: GateView, priority: PriorityClass) -> bool:
+def _is_someone_before(view: GateView, priority: PriorityClass, is_surplus: bool) -> bool:
+    if view.is_behind_own or (is_surplus and view.classes[priority].queued.sequences):
+        return True
     return any(state.is_held for other, state in view.classes.items() if not priority.outranks(other))
 
 

@@ -8,12 +8,13 @@ that was entered ends exactly once: admitted, refused, displaced, expired, or go
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from app.gate.admission import (
     Admit,
+    Candidate,
     ClassView,
     GateView,
     Queue,
@@ -21,16 +22,18 @@ from app.gate.admission import (
     choose_next,
     decide_admission,
     fits_in_flight,
-    has_tenant_share,
     retry_after_s_of_last,
 )
 from app.gate.ask import Ask, Waiter
+from app.gate.askers import Askers
 from app.gate.backlog import Backlog
 from app.gate.ending import Ending
-from app.gate.in_flight import InFlight
+from app.gate.in_flight import Held, InFlight
 from app.gate.limits import ClassLimits, derive_limits
 from app.gate.load import Load
 from app.gate.service_rate import ServiceRate
+from app.gate.shares import Shares, is_within_share
+from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings import Settings
 
@@ -44,7 +47,7 @@ class Waiters(Protocol):
         """Whether its client is gone: then it takes nobody's place, and leaves by itself (`Ending.LEFT`)."""
         ...
 
-    def let_in(self, waiter: Waiter) -> None:
+    def let_in(self, waiter: Waiter, standing: Standing) -> None:
         """It is in flight now."""
         ...
 
@@ -58,13 +61,15 @@ class Admitted:
     """In flight at once; to be released by its number."""
 
     number: int
+    standing: Standing
 
 
 @dataclass(frozen=True, slots=True)
 class ClassAtGate:
-    """One class at the gate now. `endings` are totals since the start."""
+    """One class at the gate now. `endings` are totals since the start; `surplus` is a part of `in_flight`."""
 
     in_flight: Load
+    surplus: Load
     queued: Load
     num_queued: int
     tokens_per_s: float | None
@@ -80,6 +85,7 @@ class GateBook:
         self._limits = derive_limits(settings, num_replicas)
         self._backlog = Backlog()
         self._in_flight = InFlight()
+        self._askers = Askers()
         self._rates = {c: ServiceRate(settings.admission.rate_window_s, now_s) for c in PriorityClass}
         self._endings: dict[PriorityClass, Counter[Ending]] = {c: Counter() for c in PriorityClass}
         self._num_asked = 0
@@ -106,7 +112,8 @@ class GateBook:
         """Each class now."""
         return {
             c: ClassAtGate(
-                in_flight=self._in_flight.loads[c],
+                in_flight=self._in_flight.within[c] + self._in_flight.surplus[c],
+                surplus=self._in_flight.surplus[c],
                 queued=queue.load,
                 num_queued=len(queue),
                 tokens_per_s=self._rates[c].tokens_per_s(now_s),
@@ -120,13 +127,14 @@ class GateBook:
         number, self._num_asked = self._num_asked, self._num_asked + 1
         if self._is_closed:
             return self._refused(ask, Refuse(Ending.CLOSED, 0))
+        self._askers.come(ask.priority, ask.tenant, ask.weight, now_s)
         match decide_admission(self._view(ask, now_s), ask, self._settings.admission.max_retry_after_s, now_s):
             case Refuse() as refusal:
+                self._askers.go(ask.priority, ask.tenant)
                 return self._refused(ask, refusal)
-            case Admit(displaced=displaced):
+            case Admit(displaced=displaced, is_surplus=is_surplus):
                 self._displace(displaced, now_s)
-                self._admit(number, ask)
-                return Admitted(number)
+                return Admitted(number, self._admit(number, ask, is_surplus))
             case Queue(deadline_s=deadline_s, displaced=displaced):
                 self._displace(displaced, now_s)
                 waiter = Waiter(number, ask, self.limits_of(ask.priority).queue.clamp(ask.load), now_s, deadline_s)
@@ -139,8 +147,10 @@ class GateBook:
 
     def release(self, number: int) -> None:
         """One that was in flight has ended."""
-        ask, charge = self._in_flight.remove(number)
-        self._rates[ask.priority] = self._rates[ask.priority].ended(charge.tokens)
+        held = self._in_flight.remove(number)
+        priority = held.ask.priority
+        self._askers.go(priority, held.ask.tenant)
+        self._rates[priority] = self._rates[priority].ended(held.charge.tokens)
 
     @property
     def num_replicas(self) -> int:
@@ -166,34 +176,48 @@ class GateBook:
     def settle(self, now_s: float) -> None:
         """Makes everything as it has to be at `now_s`: who has expired goes first, then who may be let in, and last the
         service rates are measured."""
+        self._askers.forget(now_s)
         for waiter in self._backlog.expired(now_s):
             self._turn_away(waiter, Ending.EXPIRED if self._limits.num_replicas else Ending.NO_REPLICA)
         while (following := self.next_one(now_s)) is not None:
             self._let_in(following)
         self._measure(now_s)
 
-    def next_one(self, now_s: float) -> Waiter | None:
+    def next_one(self, now_s: float) -> Candidate | None:
         """Who of the waiters may go now."""
         if not len(self._backlog):
             return None
         return choose_next(
-            {c: queue.head(self._is_eligible) for c, queue in self._backlog.queues.items()},
-            lambda waiter: fits_in_flight(self._view(waiter.ask, now_s), waiter.ask),
+            self._candidates(),
+            lambda one: fits_in_flight(self._view(one.waiter.ask, now_s), one.waiter.ask, one.is_surplus),
             self._settings.scheduler.fairness.aging_s,
             now_s,
         )
 
-    def _let_in(self, waiter: Waiter) -> None:
+    def _candidates(self) -> Iterator[Candidate]:
+        for c in _BY_URGENCY:
+            queue = self._backlog.queues[c]
+            within, surplus = queue.head(self._is_within), queue.head(self._is_surplus)
+            if within is not None:
+                yield Candidate(within)
+            if surplus is not None:
+                yield Candidate(surplus, is_surplus=True)
+
+    def _let_in(self, following: Candidate) -> None:
+        waiter = following.waiter
         if self._waiters.has_left(waiter):
             self.leave(waiter)
             return
         self._backlog.serve(waiter)
-        self._admit(waiter.number, waiter.ask)
-        self._waiters.let_in(waiter)
+        self._waiters.let_in(waiter, self._admit(waiter.number, waiter.ask, following.is_surplus))
 
-    def _admit(self, number: int, ask: Ask) -> None:
-        self._in_flight.add(number, ask, self.limits_of(ask.priority).in_flight.clamp(ask.load))
+    def _admit(self, number: int, ask: Ask, is_surplus: bool) -> Standing:
+        has_turn = not (ask.is_alone or is_surplus or ask.priority is PriorityClass.P2)
+        turn = self._in_flight.of_tenant(ask.priority, ask.tenant) if has_turn else 0
+        charge = self.limits_of(ask.priority).in_flight.clamp(ask.load)
+        self._in_flight.add(number, Held(ask, charge, is_surplus))
         self._endings[ask.priority][Ending.ADMITTED] += 1
+        return Standing(is_surplus, turn)
 
     def _refused(self, ask: Ask, refusal: Refuse) -> Refuse:
         self._endings[ask.priority][refusal.reason] += 1
@@ -213,20 +237,32 @@ class GateBook:
 
     def _take_out(self, waiter: Waiter, ending: Ending, retry_after_s: int) -> None:
         self._backlog.remove(waiter)
+        self._askers.go(waiter.ask.priority, waiter.ask.tenant)
         self._endings[waiter.ask.priority][ending] += 1
         self._waiters.turn_away(waiter, ending, retry_after_s)
 
-    def _is_eligible(self, waiter: Waiter) -> bool:
+    def _is_within(self, waiter: Waiter) -> bool:
         ask = waiter.ask
-        return has_tenant_share(self._limits, ask, self._in_flight.of_tenant(ask.priority, ask.tenant))
+        return is_within_share(self.limits_of(ask.priority), ask, self._shares(ask))
+
+    def _is_surplus(self, waiter: Waiter) -> bool:
+        return not self._is_within(waiter)
+
+    def _shares(self, ask: Ask) -> Shares:
+        return Shares(
+            weight_of_all=self._askers.weight(ask.priority),
+            within=self._in_flight.within[ask.priority].sequences,
+            of_tenant=self._in_flight.of_tenant(ask.priority, ask.tenant),
+        )
 
     def _view(self, ask: Ask, now_s: float) -> GateView:
         queues = self._backlog.queues
         classes = {
             c: ClassView(
-                in_flight=self._in_flight.loads[c],
+                within=self._in_flight.within[c],
+                surplus=self._in_flight.surplus[c],
                 queued=queue.load,
-                is_held=queue.head(self._is_eligible) is not None,
+                is_held=queue.head(self._is_within) is not None,
                 tokens_per_s=self._rates[c].tokens_per_s(now_s),
             )
             for c, queue in queues.items()
@@ -234,7 +270,8 @@ class GateBook:
         return GateView(
             limits=self._limits,
             classes=classes,
-            of_tenant=self._in_flight.of_tenant(ask.priority, ask.tenant),
+            shares=self._shares(ask),
+            is_behind_own=queues[ask.priority].has(ask.tenant),
             tokens_ahead=queues[ask.priority].tokens_ahead(ask.tenant),
             behind=self._backlog.behind(ask.priority, ask.tenant),
         )
@@ -244,15 +281,16 @@ class GateBook:
         for c in _BY_URGENCY:
             queue = self._backlog.queues[c]
             self._rates[c] = self._rates[c].at(now_s, is_first and len(queue) > 0)
-            is_first = is_first and queue.head(self._is_eligible) is None
+            is_first = is_first and queue.head(self._is_within) is None
 
     def check_invariants(self, waiting: set[int], now_s: float) -> None:
         """For tests, when settled: the sums hold, those that wait are `waiting`, and nobody who may go waits."""
         self._backlog.check_invariants()
         self._in_flight.check_invariants()
+        self._askers.check_invariants(*self._in_flight.asks(), *(waiter.ask for waiter in self._backlog))
         assert {waiter.number for waiter in self._backlog} == waiting
-        waiter = self.next_one(now_s)
-        assert waiter is None or self._waiters.has_left(waiter), f"{waiter} could go"
+        following = self.next_one(now_s)
+        assert following is None or self._waiters.has_left(following.waiter), f"{following} could go"
         ended = sum(sum(endings.values()) for endings in self._endings.values())
         assert ended + len(self._backlog) == self._num_asked
         assert len(self._in_flight) <= sum(endings[Ending.ADMITTED] for endings in self._endings.values())

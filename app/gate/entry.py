@@ -10,9 +10,11 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from app.classify import Classification
+from app.dispatch import Dispatcher
 from app.gate.access import Access, GrantedClass, grant_class
 from app.gate.ask import Ask
 from app.gate.estimate import estimate
@@ -66,18 +68,20 @@ class Entry:
         await self._quotas.charge(tenant, load)
         return Ask(call.request_id, call.priority, tenant.name, tenant.weight, load, tenant.is_alone)
 
-    async def admitted(self, ask: Ask, replies: AsyncGenerator[Reply, None]) -> AsyncGenerator[Reply, None]:
-        """`replies`, begun when the gate admits `ask`, which is in flight until they end or this is closed.
+    async def admitted(self, ask: Ask, call: GenerateCall, dispatcher: Dispatcher) -> AsyncGenerator[Reply, None]:
+        """The replies to `call`, sent when the gate admits `ask`, which is in flight until they end or this is closed.
 
-        Like a dispatcher it yields a refusal as a `Failure` and raises none. `replies` is closed, begun or not.
+        Like a dispatcher it yields a refusal as a `Failure` and raises none.
         """
-        async with aclosing(replies):
-            try:
-                async with self.gate.permit(ask):
-                    async for reply in replies:
-                        yield reply
-            except ServingError as error:
-                yield Failure(error)
+        try:
+            async with (
+                self.gate.permit(ask) as standing,
+                aclosing(dispatcher.generate(replace(call, standing=standing))) as replies,
+            ):
+                async for reply in replies:
+                    yield reply
+        except ServingError as error:
+            yield Failure(error)
 
     @contextlib.asynccontextmanager
     async def following(

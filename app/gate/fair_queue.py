@@ -64,6 +64,11 @@ class FairQueue:
         flow.tokens += waiter.charge.tokens
         self.load += waiter.charge
 
+    def has(self, tenant: str) -> bool:
+        """Whether one of `tenant` waits."""
+        flow = self._flows.get(tenant)
+        return flow is not None and bool(flow.waiting)
+
     def head(self, is_eligible: Callable[[Waiter], bool]) -> Waiter | None:
         """Who is served next, of the tenants' first ones that are eligible; None when there is none."""
         heads = ((flow.start, flow.head.number, flow.head) for flow in self._flows.values() if flow.waiting)

@@ -19,6 +19,7 @@ from app.gate.book import Admitted, ClassAtGate, GateBook
 from app.gate.ending import Ending, error_of
 from app.gate.steady_clock import BEAT_S, SteadyClock
 from slo.errors import ServingError
+from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings import Settings
 
@@ -32,12 +33,12 @@ class Gate:
 
     def __init__(self, settings: Settings, num_replicas: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = SteadyClock(clock)
-        self._futures: dict[int, asyncio.Future[None]] = {}
+        self._futures: dict[int, asyncio.Future[Standing]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._book = GateBook(settings, num_replicas, self, self._clock.read(is_watched=False))
 
     @asynccontextmanager
-    async def permit(self, ask: Ask) -> AsyncIterator[None]:
+    async def permit(self, ask: Ask) -> AsyncIterator[Standing]:
         """Waits until `ask` is admitted; it is in flight within the block.
 
         Raises:
@@ -45,11 +46,11 @@ class Gate:
             Expired: it waited for its class's time-out.
             ReplicaLost: no replica ran when its time-out was over, or this process shuts down.
         """
-        number = await self._enter(ask)
+        admitted = await self._enter(ask)
         try:
-            yield
+            yield admitted.standing
         finally:
-            self._release(number)
+            self._release(admitted.number)
 
     @property
     def num_replicas(self) -> int:
@@ -78,9 +79,9 @@ class Gate:
         """See `Waiters`. The book may notice before the request's own task runs again."""
         return self._futures[waiter.number].cancelled()
 
-    def let_in(self, waiter: Waiter) -> None:
+    def let_in(self, waiter: Waiter, standing: Standing) -> None:
         """See `Waiters`."""
-        self._futures.pop(waiter.number).set_result(None)
+        self._futures.pop(waiter.number).set_result(standing)
 
     def turn_away(self, waiter: Waiter, ending: Ending, retry_after_s: int) -> None:
         """See `Waiters`."""
@@ -88,24 +89,24 @@ class Gate:
         if ending is not Ending.LEFT:
             future.set_exception(self._refused(waiter.ask, ending, retry_after_s))
 
-    async def _enter(self, ask: Ask) -> int:
+    async def _enter(self, ask: Ask) -> Admitted:
         now_s = self._now_s()
         self._settle(now_s)
         match self._book.enter(ask, now_s):
             case Refuse(reason=ending, retry_after_s=retry_after_s):
                 raise self._refused(ask, ending, retry_after_s)
-            case Admitted(number=number):
+            case Admitted() as admitted:
                 self._settle(now_s)
-                return number
+                return admitted
             case Waiter() as waiter:
-                await self._wait(waiter, now_s)
-                return waiter.number
+                return Admitted(waiter.number, await self._wait(waiter, now_s))
 
-    async def _wait(self, waiter: Waiter, now_s: float) -> None:
-        future = self._futures[waiter.number] = asyncio.get_running_loop().create_future()
+    async def _wait(self, waiter: Waiter, now_s: float) -> Standing:
+        future: asyncio.Future[Standing] = asyncio.get_running_loop().create_future()
+        self._futures[waiter.number] = future
         self._settle(now_s)
         try:
-            await future
+            return await future
         except asyncio.CancelledError:
             if future.cancelled():
                 if waiter.number in self._futures:

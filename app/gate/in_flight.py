@@ -1,57 +1,88 @@
-"""What has been handed to the engines and has not ended, by class and tenant. Bookkeeping: no limits."""
+"""What has been handed to the engines and has not ended, by class and tenant. Bookkeeping: no limits.
+
+A class's *surplus* is apart from the rest: the requests that tenants have beyond their shares.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from app.gate.ask import Ask
 from app.gate.load import Load, total
 from slo.priority import PriorityClass
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One request in flight, and what it is charged."""
+
+    ask: Ask
+    charge: Load
+    is_surplus: bool = False
+
+
 class InFlight:
     """The requests in flight. Changed by the gate only."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Ask, Load]] = {}
-        self._loads: dict[PriorityClass, Load] = dict.fromkeys(PriorityClass, Load())
+        self._held: dict[int, Held] = {}
+        self._within: dict[PriorityClass, Load] = dict.fromkeys(PriorityClass, Load())
+        self._surplus: dict[PriorityClass, Load] = dict.fromkeys(PriorityClass, Load())
         self._of_tenants: Counter[tuple[PriorityClass, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._held)
 
+    def asks(self) -> Iterator[Ask]:
+        """All that are in flight."""
+        return (held.ask for held in self._held.values())
+
     @property
-    def loads(self) -> Mapping[PriorityClass, Load]:
-        """What each class holds."""
-        return self._loads
+    def within(self) -> Mapping[PriorityClass, Load]:
+        """What each class holds within its tenants' shares."""
+        return self._within
+
+    @property
+    def surplus(self) -> Mapping[PriorityClass, Load]:
+        """What each class holds beyond them."""
+        return self._surplus
 
     def of_tenant(self, priority: PriorityClass, tenant: str) -> int:
-        """Sequences of `tenant` in `priority`."""
+        """Sequences of `tenant` in `priority`, within its share."""
         return self._of_tenants[priority, tenant]
 
-    def add(self, number: int, ask: Ask, charge: Load) -> None:
-        """Request `number` is in flight, and charged `charge`."""
-        assert number not in self._held, f"{ask.request_id} was admitted twice"
-        self._held[number] = (ask, charge)
-        self._loads[ask.priority] += charge
-        self._of_tenants[ask.priority, ask.tenant] += charge.sequences
+    def add(self, number: int, held: Held) -> None:
+        """Request `number` is in flight."""
+        assert number not in self._held, f"{held.ask.request_id} was admitted twice"
+        self._held[number] = held
+        self._loads_of(held)[held.ask.priority] += held.charge
+        if not held.is_surplus:
+            self._of_tenants[held.ask.priority, held.ask.tenant] += held.charge.sequences
 
-    def remove(self, number: int) -> tuple[Ask, Load]:
+    def remove(self, number: int) -> Held:
         """Request `number` has ended, and what it was charged is free."""
-        ask, charge = self._held.pop(number)
-        self._loads[ask.priority] -= charge
-        key = (ask.priority, ask.tenant)
-        self._of_tenants[key] -= charge.sequences
+        held = self._held.pop(number)
+        self._loads_of(held)[held.ask.priority] -= held.charge
+        key = (held.ask.priority, held.ask.tenant)
+        if not held.is_surplus:
+            self._of_tenants[key] -= held.charge.sequences
         if not self._of_tenants[key]:
             del self._of_tenants[key]
-        return ask, charge
+        return held
+
+    def _loads_of(self, held: Held) -> dict[PriorityClass, Load]:
+        return self._surplus if held.is_surplus else self._within
 
     def check_invariants(self) -> None:
         """For tests: the sums are those of the requests, and no tenant is remembered that holds nothing."""
-        for priority, load in self._loads.items():
-            assert load == total(charge for ask, charge in self._held.values() if ask.priority is priority)
+        for is_surplus, loads in ((False, self._within), (True, self._surplus)):
+            for priority, load in loads.items():
+                of_class = [h for h in self._held.values() if h.ask.priority is priority]
+                assert load == total(h.charge for h in of_class if h.is_surplus is is_surplus)
         sums: Counter[tuple[PriorityClass, str]] = Counter()
-        for ask, charge in self._held.values():
-            sums[ask.priority, ask.tenant] += charge.sequences
+        for held in self._held.values():
+            if not held.is_surplus:
+                sums[held.ask.priority, held.ask.tenant] += held.charge.sequences
         assert dict(sums) == dict(self._of_tenants)

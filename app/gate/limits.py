@@ -40,18 +40,22 @@ class ClassLimits:
     """The limits of one class in one ingress process.
 
     Attributes:
-        in_flight: of this class.
-        in_flight_of_tenant: sequences of this class that one of several tenants may have in flight. Of P2, all: who
-            comes with P2 is promised no TTFT, and what is more urgent takes its slot anyway.
-        in_flight_of_all: sequences of all classes, up to which this one is admitted.
+        in_flight: of this class, within its tenants' shares.
+        in_flight_with_surplus: sequences of this class, up to which surplus is admitted. Of what is handed over beyond
+            the run slots only half as much: here it may come to be within its share, in an engine it stays surplus.
+        in_flight_of_all: sequences of all classes, up to which what counts as this one is admitted.
+        slots: run slots, which tenants share.
+        unshared: sequences of this class up to which nothing is surplus. Infinite for P2, which yields to all others.
         queue: of this class. A more urgent class may take it too.
         queue_timeout_s: the longest wait.
         max_wait_s: the longest estimated wait with which a request is let in.
     """
 
     in_flight: Room
-    in_flight_of_tenant: int
+    in_flight_with_surplus: int
     in_flight_of_all: int
+    slots: int
+    unshared: float
     queue: Room
     queue_timeout_s: float
     max_wait_s: float
@@ -82,11 +86,14 @@ def _class_limits(settings: Settings, priority: PriorityClass, num_replicas: int
     in_flight = _in_flight(settings, priority, slots, num_replicas)
     taken_by_replicas = settings.replicas.max_ongoing_requests * num_replicas / settings.ingress.num_replicas
     of_all = min(taken_by_replicas, settings.ingress.max_ongoing_requests / 2) * TOTAL_SHARES[priority]
-    of_tenant = math.ceil(slots * settings.admission.max_tenant_ratio)
+    ratio = settings.admission.unshared_ratio
+    is_shared = ratio < 1 and priority is not PriorityClass.P2
     return ClassLimits(
         in_flight=in_flight,
-        in_flight_of_tenant=in_flight.sequences if priority is PriorityClass.P2 else of_tenant,
+        in_flight_with_surplus=min(in_flight.sequences, math.ceil(slots * (1 + settings.admission.ahead_ratio / 2))),
         in_flight_of_all=max(math.floor(of_all), min(num_replicas, 1)),
+        slots=slots,
+        unshared=math.ceil(slots * ratio) if is_shared else math.inf,
         queue=_queue(settings, priority),
         queue_timeout_s=settings.admission.of(priority).queue_timeout_s,
         max_wait_s=settings.admission.of(priority).queue_timeout_s * settings.admission.max_wait_ratio,

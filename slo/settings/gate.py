@@ -61,13 +61,13 @@ class AdmissionSettings(SettingsGroup):
         description="Sequences of a class that an engine is handed beyond its run slots, as a share of them: enough to "
         "fill a slot in the step in which it falls free. What is more waits here, where it is shared fairly.",
     )
-    max_tenant_ratio: float = Field(
-        0.75,
+    unshared_ratio: float = Field(
+        0.5,
         gt=0,
         le=1,
-        description="Run slots that one tenant may fill by P0, and by P1, as a share of them, where there is more than "
-        "one tenant: engines do not preempt equals, so another tenant's request finds a slot at once only if one is "
-        "left, or held by a less urgent class. 1: no such limit.",
+        description="Run slots that P0, and P1, may fill whoever asks, as a share of them. Beyond that, what one of "
+        "several tenants has above its share of the slots is surplus: it counts as one class less for the engines, "
+        "and yields to the requests of other tenants. 1: nothing is surplus.",
     )
     max_wait_ratio: float = Field(
         0.8,

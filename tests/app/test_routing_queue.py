@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.routing_queue import ClassQueue, call_of, order_of
-from slo.messages import Endpoint, GenerateCall
+from slo.messages import Endpoint, GenerateCall, Standing
 from slo.priority import PriorityClass
 
 P0, P1, P2 = PriorityClass
@@ -35,6 +35,15 @@ def test_queue_is_in_the_order_of_class_then_age() -> None:
         queue.append(item)
     assert list(queue) == [mid, question, young, old]
     assert queue.popleft() is mid
+
+
+def test_queue_has_surplus_among_the_class_that_it_counts_as() -> None:
+    queue = ClassQueue()
+    surplus = Pending((GenerateCall(Endpoint.CHAT, {}, P1, "id", standing=Standing(is_surplus=True)),), 2)
+    for item in (batch := pending(P2, 1), surplus, young := pending(P1, 9)):
+        queue.append(item)
+    assert list(queue) == [young, batch, surplus]
+    assert queue.num_urgent() == 1
 
 
 def test_queue_counts_those_that_are_more_urgent_than_batch_work() -> None:

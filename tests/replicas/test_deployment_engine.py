@@ -1,7 +1,7 @@
 """The deployment with a real engine: what it streams, what its snapshot says of it, and its end. No Serve, no Ray.
 
 Mutations tried by hand, each found by a test here: the engine not asked for statistics; an event without a token marked
-as one with; a watchdog that asks nothing; a frozen engine that is not killed.
+as one with; surplus served as its own class; a watchdog that asks nothing; a frozen engine that is not killed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from replicas import deployment
 from replicas.deployment import Replica
 from slo.errors import ReplicaLost
-from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall
+from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall, Standing
 from slo.priority import PriorityClass
 from slo.settings import parse_settings
 from tests.tiny_model import make_tiny_model
@@ -99,7 +100,8 @@ async def test_replica_marks_tokens_and_tells_what_its_engine_has_done(replica: 
     assert first.batch_sizes.count == NUM_TOKENS
     assert (first.kv.num_reusable_blocks, first.kv.num_hit_blocks) == (0, 0)
 
-    (document,) = [reply async for reply in replica.generate(chat(P2, stream=False))]
+    surplus = replace(chat(P1, stream=False), standing=Standing(is_surplus=True))
+    (document,) = [reply async for reply in replica.generate(surplus)]
     assert isinstance(document, Document)
     second = await replica.snapshot()
     waits = {priority: load.queue_wait.count for priority, load in second.classes.items()}

@@ -3,13 +3,14 @@ sequences; used KV told for free; the step time of an idle engine told; the same
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from replicas.routing_stats import RoutingLedger
 from replicas.statistics import EngineStatistics
-from slo.messages import Endpoint, GenerateCall
+from slo.messages import Endpoint, GenerateCall, Standing
 from slo.priority import PriorityClass
 from slo.routing import RoutingStats
 from slo.snapshots import ClassLoad, EngineSnapshot, KVUse
@@ -52,6 +53,12 @@ def test_ledger_counts_sequences_under_way_by_router_and_class(scene: Scene) -> 
         with scene.ledger.under_way(call(P2), "b"):
             assert scene.told().ongoing == {"a": (1, 0, 6), "b": (0, 0, 1)}
         assert scene.told().ongoing == {"a": (1, 0, 6)}
+    assert scene.told().ongoing == {}
+
+
+def test_ledger_counts_surplus_as_what_it_is_to_the_engine(scene: Scene) -> None:
+    with scene.ledger.under_way(replace(call(P0), standing=Standing(is_surplus=True)), "a"):
+        assert scene.told().ongoing == {"a": (0, 1, 0)}
     assert scene.told().ongoing == {}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slo.errors import EngineFailed, Rejected, RejectReason, ReplicaLost, Shed
-from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall, Recovery, Resumed, Resumption
+from slo.messages import Chunk, Document, Endpoint, Failure, GenerateCall, Recovery, Resumed, Resumption, Standing
 from slo.priority import PriorityClass
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +18,7 @@ MESSAGES = [
     Chunk("data: {}\n\n"),
     Chunk("data: [DONE]\n\n", False, (7, 8), "stop"),
     GenerateCall(Endpoint.CHAT, {}, PriorityClass.P1, "id-3", Resumption((7, 8), 1700, "stop", 1)),
+    GenerateCall(Endpoint.CHAT, {}, PriorityClass.P1, "id-4", standing=Standing(is_surplus=True)),
     Resumed(Recovery.FROM_TOKENS, 2),
     Failure(Rejected("bad", "model", RejectReason.UNKNOWN_MODEL)),
     Failure(Shed("full", 1.0)),
@@ -53,3 +54,12 @@ def test_failure_carries_its_error_whole_when_pickled() -> None:
 def test_message_cannot_change_once_made() -> None:
     with pytest.raises(FrozenInstanceError):
         Chunk("data: {}\n\n").events = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("priority", PriorityClass)
+def test_call_counts_as_one_class_less_when_it_is_its_tenants_surplus(priority: PriorityClass) -> None:
+    assert GenerateCall(Endpoint.CHAT, {}, priority, "id").counts_as is priority
+    assert (
+        GenerateCall(Endpoint.CHAT, {}, priority, "id", standing=Standing(is_surplus=True)).counts_as
+        is priority.demoted()
+    )

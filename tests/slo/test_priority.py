@@ -24,6 +24,11 @@ def test_promoted_gives_the_next_more_urgent_class(before: PriorityClass, after:
     assert before.promoted() is after
 
 
+@pytest.mark.parametrize(("before", "after"), [(P0, P1), (P1, P2), (P2, P2)])
+def test_demoted_gives_the_next_less_urgent_class(before: PriorityClass, after: PriorityClass) -> None:
+    assert before.demoted() is after
+
+
 @pytest.mark.parametrize(
     ("level", "expected"), [(0, P0), (1, P1), (2, P2), (3, P2), (-1, P0), (2**63 - 1, P2), (-(2**63), P0)]
 )

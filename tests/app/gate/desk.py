@@ -11,6 +11,7 @@ from app.gate.ending import Ending
 from app.gate.gate import ClassAtGate, Gate
 from app.gate.load import Load
 from slo.errors import ServingError
+from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings import parse_settings
 
@@ -44,11 +45,17 @@ class Client:
     def __init__(self, gate: Gate, ask: Ask) -> None:
         self.ask = ask
         self.is_admitted = False
+        self.standing = Standing()
         self.error: BaseException | None = None
         self.num_ends = 0
         self._gate = gate
         self._finished = asyncio.Event()
         self.task = asyncio.create_task(self._run())
+
+    @property
+    def counts_as(self) -> PriorityClass:
+        """For the engines, once it is admitted."""
+        return self.standing.counts_as(self.ask.priority)
 
     @property
     def waits(self) -> bool:
@@ -65,7 +72,7 @@ class Client:
 
     async def _run(self) -> None:
         try:
-            async with self._gate.permit(self.ask):
+            async with self._gate.permit(self.ask) as self.standing:
                 self.is_admitted = True
                 await self._finished.wait()
         except (ServingError, asyncio.CancelledError) as error:
@@ -136,6 +143,6 @@ class Desk:
         """Every client leaves; then the gate is as it was in the beginning, and each request has ended once."""
         await self.leave(*(client for client in self.clients if not client.task.done()))
         for state in self.gate.state().values():
-            assert state.in_flight == state.queued == Load()
+            assert state.in_flight == state.surplus == state.queued == Load()
             assert state.num_queued == 0
         assert all(client.num_ends == 1 for client in self.clients)

@@ -1,6 +1,8 @@
-"""Mutations that these tests see: admit past someone who waits; leave out the tenant's share, the class's limit or that
-of all classes; estimate with the own class only; refuse at an unknown rate; displace for no need; no bound on bytes;
-Retry-After unbounded, or below a second; hold nobody back; never let the aged go; room of the more urgent for all."""
+"""Mutations that these tests see: admit past someone who waits; leave out the class's limit or that of all classes;
+count surplus for what is within a share, or not for surplus; let surplus hold others, or pass who waits;
+estimate with the own class only; refuse at an unknown rate; displace for no need; no bound on
+bytes; Retry-After unbounded, or below a second; hold nobody back; never let the aged go; room of the more urgent for
+all."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import pytest
 
 from app.gate.admission import (
     Admit,
+    Candidate,
     ClassView,
     GateView,
     Queue,
@@ -21,10 +24,11 @@ from app.gate.admission import (
     fits_in_flight,
     retry_after_s_of_last,
 )
-from app.gate.ask import Ask, Waiter
+from app.gate.ask import Ask
 from app.gate.ending import Ending
 from app.gate.limits import ClassLimits, GateLimits
 from app.gate.load import Load, Room
+from app.gate.shares import Shares
 from slo.priority import PriorityClass
 from slo.settings.scheduling import AgingPeriods
 from tests.app.gate.waiters import waiter
@@ -37,8 +41,10 @@ NOW_S = 50.0
 def class_limits(**changes: Any) -> ClassLimits:
     limits = ClassLimits(
         in_flight=Room(4, 4000),
-        in_flight_of_tenant=3,
+        in_flight_with_surplus=4,
         in_flight_of_all=12,
+        slots=4,
+        unshared=2,
         queue=Room(5, 5000),
         queue_timeout_s=10,
         max_wait_s=8,
@@ -67,23 +73,23 @@ def decide(found: GateView, asked: Ask | None = None) -> Admit | Queue | Refuse:
 
 
 QUEUED = Queue(NOW_S + 10)
-FULL = ClassView(in_flight=Load(4, 400, 40))
+FULL = ClassView(within=Load(4, 400, 40))
 
 
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
         (view(), Admit()),
-        (view({P1: ClassView(in_flight=Load(3, 300))}), Admit()),
+        (view({P1: ClassView(within=Load(3, 300))}), Admit()),
         (view({P1: FULL}), QUEUED),
-        (view({P1: ClassView(in_flight=Load(1, 3950))}), QUEUED),  # by tokens
+        (view({P1: ClassView(within=Load(1, 3950))}), QUEUED),  # by tokens
         (view({P2: FULL}), Admit()),  # another class's room is not its own
         (view({P1: ClassView(is_held=True, queued=Load(1, 100))}), QUEUED),
         (view({P0: ClassView(is_held=True, queued=Load(1, 100))}), QUEUED),
         (view({P2: ClassView(is_held=True, queued=Load(1, 100))}), Admit()),
-        (view({P1: ClassView(is_held=False, queued=Load(1, 100))}), Admit()),  # who waits for its tenant's share only
-        (view({P0: ClassView(in_flight=Load(12, 1))}), QUEUED),  # all classes together
-        (view({P0: ClassView(in_flight=Load(11, 1))}), Admit()),
+        (view({P1: ClassView(is_held=False, queued=Load(1, 100))}), Admit()),  # those that wait have their shares
+        (view({P0: ClassView(within=Load(12, 1))}), QUEUED),  # all classes together
+        (view({P0: ClassView(within=Load(11, 1))}), Admit()),
     ],
 )
 def test_decide_admits_when_there_is_room_and_nobody_waits_before(found: GateView, expected: Admit | Queue) -> None:
@@ -94,16 +100,52 @@ def test_decide_lets_a_request_wait_for_a_replica_when_none_runs() -> None:
     assert decide(view(num_replicas=0)) == QUEUED
 
 
-@pytest.mark.parametrize(("of_tenant", "is_alone", "fits"), [(2, False, True), (3, False, False), (3, True, True)])
-def test_decide_leaves_slots_to_other_tenants_when_there_are_others(of_tenant: int, is_alone: bool, fits: bool) -> None:
-    found = view({P1: ClassView(in_flight=Load(3, 300))}, of_tenant=of_tenant)
-    assert decide(found, ask(is_alone=is_alone)) == (Admit() if fits else QUEUED)
+IN_SHARE, BEYOND = Shares(2, within=3, of_tenant=1), Shares(2, within=3, of_tenant=2)
+OF_OTHERS = ask(is_alone=False)
+
+
+@pytest.mark.parametrize(
+    ("shares", "asked", "is_surplus"), [(IN_SHARE, OF_OTHERS, False), (BEYOND, OF_OTHERS, True), (BEYOND, ask(), False)]
+)
+def test_decide_admits_as_surplus_what_a_tenant_among_others_has_beyond_its_share(
+    shares: Shares, asked: Ask, is_surplus: bool
+) -> None:
+    assert decide(view({P1: ClassView(within=Load(3, 300))}, shares=shares), asked) == Admit(is_surplus=is_surplus)
+
+
+@pytest.mark.parametrize(
+    ("of_class", "of_p2", "shares", "expected"),
+    [
+        (ClassView(within=Load(3, 300), surplus=Load(4, 400)), Load(), IN_SHARE, Admit()),  # surplus yields to it
+        (ClassView(within=Load(4, 400)), Load(), IN_SHARE, Admit()),  # one in advance
+        (ClassView(within=Load(5, 500)), Load(), IN_SHARE, QUEUED),
+        (ClassView(within=Load(2, 200), surplus=Load(1, 100)), Load(), BEYOND, Admit(is_surplus=True)),
+        (ClassView(within=Load(2, 200), surplus=Load(2, 200)), Load(), BEYOND, QUEUED),
+        (ClassView(within=Load(2, 200), surplus=Load(1, 3800)), Load(), BEYOND, QUEUED),  # by tokens
+        (ClassView(within=Load(2, 200)), Load(3, 300), BEYOND, Admit(is_surplus=True)),
+        (ClassView(within=Load(2, 200)), Load(4, 400), BEYOND, QUEUED),  # all together: P2's limit is its own
+        (ClassView(within=Load(2, 200)), Load(4, 400), IN_SHARE, Admit()),
+        (ClassView(within=Load(2, 200), queued=Load(1, 100)), Load(), BEYOND, QUEUED),  # other surplus waits before it
+        (ClassView(within=Load(2, 200), queued=Load(1, 100)), Load(), IN_SHARE, Admit()),
+    ],
+)
+def test_decide_gives_surplus_what_the_class_leaves_and_shares_what_surplus_has(
+    of_class: ClassView, of_p2: Load, shares: Shares, expected: Admit | Queue
+) -> None:
+    limits = {P1: class_limits(in_flight=Room(5, 4000)), P2: class_limits(in_flight_of_all=6)}
+    found = view({P1: of_class, P2: ClassView(within=of_p2)}, limits, shares=shares)
+    assert decide(found, OF_OTHERS) == expected
+
+
+def test_decide_keeps_a_tenants_requests_in_their_order() -> None:
+    assert decide(view({P1: ClassView(queued=Load(1, 100))}, is_behind_own=True)) == QUEUED
 
 
 @pytest.mark.parametrize("asked", [ask(sequences=99), ask(tokens=99_999), ask(sequences=99, is_alone=False)])
 def test_decide_admits_a_request_larger_than_the_limit_when_it_is_alone(asked: Ask) -> None:
     assert decide(view(), asked) == Admit()
-    assert decide(view({P1: ClassView(in_flight=Load(2, 3999))}, of_tenant=2), asked) == QUEUED
+    shares = Shares(1, within=2, of_tenant=2)
+    assert decide(view({P1: ClassView(within=Load(2, 3999))}, shares=shares), asked) == QUEUED
 
 
 @pytest.mark.parametrize(
@@ -195,20 +237,22 @@ def test_decide_displaces_nobody_when_even_all_would_not_do() -> None:
 
 def test_decide_keeps_the_bodies_within_their_bound() -> None:
     behind = [waiter(priority=P2)]
-    almost = {P1: ClassView(in_flight=Load(1, 1, 945)), P2: replace(FULL, queued=Load(1, 100, 10))}
+    almost = {P1: ClassView(within=Load(1, 1, 945)), P2: replace(FULL, queued=Load(1, 100, 10))}
     assert decide(view(almost, behind=behind)) == Admit((behind[0],))
     assert decide(view(almost)) == Refuse(Ending.NO_ROOM, 1)
-    assert decide(view({P1: ClassView(in_flight=Load(1, 1, 990))})) == Admit()
+    assert decide(view({P1: ClassView(within=Load(1, 1, 990))})) == Admit()
 
 
 def test_decide_admits_a_body_larger_than_the_bound_when_nothing_else_is_held() -> None:
     assert decide(view(max_held_bytes=5)) == Admit()
-    assert decide(view({P2: ClassView(in_flight=Load(1, 1, 1))}, max_held_bytes=5)) == Refuse(Ending.NO_ROOM, 1)
+    assert decide(view({P2: ClassView(within=Load(1, 1, 1))}, max_held_bytes=5)) == Refuse(Ending.NO_ROOM, 1)
 
 
 def test_nothing_fits_in_flight_when_no_replica_runs() -> None:
-    none = {c: class_limits(in_flight=Room(0, 0), in_flight_of_all=0, in_flight_of_tenant=0) for c in PriorityClass}
-    assert not fits_in_flight(view(limits=none, num_replicas=0), ask())
+    nothing = class_limits(in_flight=Room(0, 0), in_flight_with_surplus=0, in_flight_of_all=0, slots=0, unshared=0)
+    none = dict.fromkeys(PriorityClass, nothing)
+    assert not fits_in_flight(view(limits=none, num_replicas=0), ask(), is_surplus=False)
+    assert not fits_in_flight(view(limits=none, num_replicas=0), ask(), is_surplus=True)
 
 
 AGING_S = AgingPeriods(p1=20, p2=30)
@@ -233,13 +277,23 @@ AGING_S = AgingPeriods(p1=20, p2=30)
 def test_choose_next_goes_by_class_and_lets_nobody_starve(
     heads: tuple[PriorityClass, ...], room_for: tuple[PriorityClass, ...], now_s: float, chosen: PriorityClass | None
 ) -> None:
-    waiters: dict[PriorityClass, Waiter | None] = {
-        c: waiter(priority=c, arrived_s=0) if c in heads else None for c in PriorityClass
-    }
-    following = choose_next(waiters, lambda one: one.ask.priority in room_for, AGING_S, now_s)
-    assert following is (None if chosen is None else waiters[chosen])
+    candidates = {c: Candidate(waiter(priority=c, arrived_s=0)) for c in heads}
+    following = choose_next(candidates.values(), lambda one: one.waiter.ask.priority in room_for, AGING_S, now_s)
+    assert following is (None if chosen is None else candidates[chosen])
+
+
+def test_choose_next_lets_surplus_hold_nobody_and_be_held() -> None:
+    within, surplus, batch = Candidate(waiter(priority=P1)), Candidate(waiter(priority=P1), True), waiter(priority=P2)
+
+    def chosen(*candidates: Candidate, full: Candidate) -> Candidate | None:
+        return choose_next(candidates, lambda one: one is not full, AGING_S, now_s=1)
+
+    last = Candidate(batch)
+    assert chosen(within, surplus, last, full=last) is within
+    assert chosen(within, surplus, last, full=within) is None
+    assert chosen(surplus, last, full=surplus) is last
 
 
 def test_choose_next_never_lifts_a_class_without_an_aging_period() -> None:
-    waiters = {P0: waiter(priority=P0), P1: waiter(priority=P1), P2: None}
-    assert choose_next(waiters, lambda one: one.ask.priority is P1, AgingPeriods(p1=None), 1e9) is None
+    candidates = [Candidate(waiter(priority=c)) for c in (P0, P1)]
+    assert choose_next(candidates, lambda one: one is candidates[1], AgingPeriods(p1=None), 1e9) is None

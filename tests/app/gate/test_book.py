@@ -9,6 +9,7 @@ from app.gate.ask import Ask, Waiter
 from app.gate.book import Admitted, GateBook
 from app.gate.ending import Ending
 from app.gate.load import Load
+from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings import parse_settings
 
@@ -28,7 +29,8 @@ class Hall:
     def has_left(self, waiter: Waiter) -> bool:
         return waiter.number in self.left
 
-    def let_in(self, waiter: Waiter) -> None:
+    def let_in(self, waiter: Waiter, standing: Standing) -> None:
+        assert standing == Standing()  # of one tenant, and of P2
         self._tell(waiter, Ending.ADMITTED)
 
     def turn_away(self, waiter: Waiter, ending: Ending, retry_after_s: int) -> None:

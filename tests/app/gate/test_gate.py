@@ -221,15 +221,57 @@ async def test_gate_refuses_the_flood_and_not_the_other_tenant_when_the_queue_is
     await desk.end()
 
 
-async def test_gate_leaves_slots_to_another_tenant_when_one_floods() -> None:
-    """A tenant among others fills three of four slots by P1; the other's first request does not wait."""
+async def test_gate_gives_a_tenant_its_share_at_once_when_another_floods() -> None:
+    """A tenant among others gets two of four slots by P1 as P1, and the rest as surplus, which yields in the engine: so
+    the other's first two do not wait, and the flood has less of the next ones."""
     desk = Desk()
-    flood = await desk.ask_many(SLOTS, P1, "flood", is_alone=False)
-    assert [client.is_admitted for client in flood] == [True, True, True, False]
-    other = await desk.ask(P1, "other", is_alone=False)
-    assert other.is_admitted
+    flood = await desk.ask_many(SLOTS + 1, P1, "flood", is_alone=False)
+    assert [client.counts_as for client in flood[:SLOTS]] == [P1, P1, P2, P2]
+    assert flood[SLOTS].waits
+    other = await desk.ask_many(3, P1, "other", is_alone=False)
+    assert [(client.is_admitted, client.counts_as) for client in other[:2]] == [(True, P1), (True, P1)]
+    assert other[2].waits
+    assert desk.state(P1).surplus.sequences == 2
     await desk.finish(flood[0])
-    assert flood[3].is_admitted
+    assert flood[SLOTS].counts_as is P1  # its share, though surplus of its own is in flight
+    await desk.finish(*other[:2])
+    assert other[2].counts_as is P1
+    await desk.end()
+
+
+async def test_gate_tells_each_request_how_many_its_tenant_has_before_it() -> None:
+    """Of P0 and P1, within its share; not where there is one tenant, nor of P2, where it would let nobody age."""
+    desk = Desk()
+    for tenant, priority, is_alone, turns in (
+        ("a", P1, False, [0, 1, 0, 0]),  # the last two are surplus
+        ("b", P1, False, [0, 1]),
+        ("c", P0, True, [0, 0, 0]),
+        ("d", P2, False, [0, 0, 0]),
+    ):
+        clients = await desk.ask_many(len(turns), priority, tenant, is_alone=is_alone)
+        assert [client.standing.turn for client in clients] == turns
+    await desk.end()
+
+
+async def test_gate_makes_nothing_surplus_while_a_class_holds_little() -> None:
+    """However many ask, up to half of the slots; and a tenant keeps its share for a minute after it has asked."""
+    desk = Desk({"engine": {"max_num_seqs": 8}})
+    clients = [await desk.ask(P0, tenant, is_alone=False) for tenant in "abcdaaaa"]
+    assert [client.counts_as for client in clients] == [P0] * 4 + [P0] + [P1] * 3
+    await desk.finish(*clients)
+    await desk.pass_time(62)
+    alone_now = [await desk.ask(P0, "a", is_alone=False) for _ in range(6)]
+    assert [client.counts_as for client in alone_now] == [P0] * 4 + [P1] * 2
+    await desk.end()
+
+
+async def test_gate_lets_surplus_wait_and_not_the_batch_behind_it() -> None:
+    desk = Desk()
+    await desk.ask_many(SLOTS, P1, "flood", is_alone=False)
+    waiting = await desk.ask(P1, "flood", is_alone=False)
+    assert waiting.waits
+    batch = await desk.ask_many(SLOTS, P2, "batch", is_alone=False)
+    assert all(client.is_admitted and client.counts_as is P2 for client in batch)
     await desk.end()
 
 

@@ -115,8 +115,12 @@ class Watched:
         all_before = sum(state.in_flight.sequences for state in before.values())
         for c in PriorityClass:
             of = limits.classes[c]
-            assert now[c].in_flight.sequences <= max(of.in_flight.sequences, before[c].in_flight.sequences)
-            assert now[c].in_flight.tokens <= max(of.in_flight.tokens, before[c].in_flight.tokens)
+            within, was_within = (state[c].in_flight - state[c].surplus for state in (now, before))
+            assert within.sequences <= max(of.in_flight.sequences, was_within.sequences)
+            assert within.tokens <= max(of.in_flight.tokens, was_within.tokens)
+            if now[c].surplus.sequences > before[c].surplus.sequences:
+                assert now[c].in_flight.sequences <= of.in_flight_with_surplus
+                assert now[c].in_flight.tokens <= of.in_flight.tokens
             room = limits.queue_room(c)
             queued = [now[other].queued for other in PriorityClass if not other.outranks(c)]
             assert sum(load.sequences for load in queued) <= room.sequences

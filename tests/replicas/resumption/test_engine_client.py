@@ -2,7 +2,8 @@
 
 Mutations tried by hand, each found by a test here: max_tokens or min_tokens not counted down; the longer prompt told to
 the serving class; the first output not a replay; the replay not ended before the engine is asked; another answer let
-through; several prompts or choices continued; the engine asked for no token; the caller's parameters changed.
+through; several prompts or choices continued; the engine asked for no token; the caller's parameters changed; a
+client's turn left as it is; a turn that keeps an answer from being continued.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from replicas.resumption.engine_client import OTHER_TOKENS, ResumableEngine
 from replicas.resumption.progress import CallProgress, current
 from slo.errors import NotContinued
-from slo.messages import Recovery, Resumed, Resumption
+from slo.messages import TURN_ARGUMENT, Recovery, Resumed, Resumption
 
 PROMPT_IDS = [40, 41]
 PROMPT = {"type": "token", "prompt_token_ids": PROMPT_IDS, "cache_salt": "s"}
@@ -247,3 +248,36 @@ async def test_client_keeps_log_probabilities_in_shape(tokenizer: Any, said: lis
     first = await anext(outputs)
     assert [list(position) for position in first.outputs[0].logprobs or []] == [[t] for t in said[:2]]
     await outputs.aclose()
+
+
+@pytest.mark.parametrize(
+    ("turn", "sent", "given"),
+    [
+        (0, None, None),
+        (0, {"other": "x"}, {"other": "x"}),
+        (3, None, {TURN_ARGUMENT: 3}),
+        (3, {"other": "x"}, {"other": "x", TURN_ARGUMENT: 3}),
+        (0, {TURN_ARGUMENT: -9}, {TURN_ARGUMENT: 0}),
+        (3, {TURN_ARGUMENT: -9}, {TURN_ARGUMENT: 3}),
+    ],
+)
+async def test_engine_is_told_the_turn_of_the_call_and_not_the_clients(
+    tokenizer: Any, said: list[int], turn: int, sent: dict[str, Any] | None, given: dict[str, Any] | None
+) -> None:
+    engine, params, progress = (
+        ScriptedEngine(tokenizer, (said, "abcd", "stop")),
+        params_of(extra_args=sent),
+        CallProgress(),
+    )
+    progress.turn = turn
+    await told(ask(engine, progress, params))
+    assert engine.asked[0][1].extra_args == given
+    assert params.extra_args == sent
+
+
+async def test_answer_with_a_turn_is_continued_in_its_turn(tokenizer: Any, said: list[int]) -> None:
+    engine, progress = ScriptedEngine(tokenizer, (said[2:], "cd", "stop")), CallProgress(Resumption(tuple(said[:2])))
+    progress.turn = 2
+    await told(ask(engine, progress, params_of()))
+    assert progress.resumed == Resumed(Recovery.FROM_TOKENS, 2)
+    assert engine.asked[0][1].extra_args == {TURN_ARGUMENT: 2}

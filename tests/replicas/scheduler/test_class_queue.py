@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,10 +11,11 @@ from vllm import SamplingParams
 from vllm.v1.request import Request
 
 from replicas.scheduler.class_queue import ClassQueue
+from slo.messages import TURN_ARGUMENT
 
 
-def _request(request_id: str, priority: int = 2, arrival_s: float = 0.0) -> Request:
-    sampling = SamplingParams(max_tokens=1)
+def _request(request_id: str, priority: int = 2, arrival_s: float = 0.0, turn: Any = None) -> Request:
+    sampling = SamplingParams(max_tokens=1, extra_args=None if turn is None else {TURN_ARGUMENT: turn})
     return Request(request_id, [1], sampling, pooling_params=None, arrival_time=arrival_s, priority=priority)
 
 
@@ -26,6 +29,28 @@ def test_class_queue_orders_by_class_then_by_arrival() -> None:
         queue.add_request(request)
     assert _ids(queue) == ["a1", "a2", "b", "c"]
     assert [queue.pop_request().request_id for _ in range(4)] == ["a1", "a2", "b", "c"]
+
+
+def test_class_queue_orders_a_class_by_turn_before_arrival() -> None:
+    queue = ClassQueue()
+    for request in (
+        _request("third", 1, 1.0, turn=3),
+        _request("second", 1, 2.0, turn=1),
+        _request("first", 1, 3.0),
+        _request("batch", 2, 0.0, turn=-1),
+        _request("urgent", 0, 4.0, turn=9),
+    ):
+        queue.add_request(request)
+    queue.check_invariants()
+    assert _ids(queue) == ["urgent", "first", "second", "third", "batch"]
+
+
+@pytest.mark.parametrize("turn", ["5", 1.5, [1], True])
+def test_class_queue_takes_what_is_no_number_for_no_turn(turn: Any) -> None:
+    queue = ClassQueue()
+    for request in (_request("earlier", 1, 1.0, turn=turn), _request("later", 1, 2.0, turn=0)):
+        queue.add_request(request)
+    assert _ids(queue) == ["earlier", "later"]
 
 
 def test_class_queue_takes_priorities_out_of_range_as_the_nearest_class() -> None:

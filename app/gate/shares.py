@@ -1,0 +1,48 @@
+"""Which of a tenant's requests are within its share of its class's run slots, and which are surplus. Pure.
+
+Engines do not preempt equals: a request of another tenant finds a slot at once if one is left, or held by a less urgent
+class. So what one of several tenants has beyond its share counts as one class less for the engines: it runs wherever a
+slot is idle, and yields to whoever is within a share, as batch work yields to urgent requests.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from app.gate.ask import Ask
+from app.gate.limits import ClassLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Those of one class, as one request finds them.
+
+    Attributes:
+        weight_of_all: of the tenants that ask for the class now, its own among them.
+        within: sequences in flight within their tenants' shares.
+        of_tenant: those of its own tenant among them.
+    """
+
+    weight_of_all: float = 0.0
+    within: int = 0
+    of_tenant: int = 0
+
+
+def is_within_share(limits: ClassLimits, ask: Ask, shares: Shares) -> bool:
+    """Whether the engines get `ask` as its own class now.
+
+    While the class holds little, all is: a share matters where there is little to share. A request of more sequences
+    than a share is within it when its tenant has no other there, so that it waits for its turn and not for ever.
+    """
+    if ask.is_alone or shares.within + ask.load.sequences <= limits.unshared:
+        return True
+    share = share_of(limits, ask.weight, shares.weight_of_all)
+    return shares.of_tenant + max(1, min(ask.load.sequences, share)) <= share
+
+
+def share_of(limits: ClassLimits, weight: float, weight_of_all: float) -> int:
+    """Sequences of a tenant of `weight`: its part of the slots, at least one, and never more than `unshared`, as one
+    that has not asked lately may ask now."""
+    part = math.floor(limits.slots * weight / max(weight, weight_of_all))
+    return max(1, part if part < limits.unshared else math.floor(limits.unshared))

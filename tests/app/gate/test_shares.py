@@ -1,0 +1,91 @@
+"""Mutations that these tests see: no part of the slots unshared; a share above it; a share of nothing; a large request
+that never has its share; weights left out; a lone tenant limited."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.gate.ask import Ask
+from app.gate.limits import derive_limits
+from app.gate.load import Load
+from app.gate.shares import Shares, is_within_share, share_of
+from slo.priority import PriorityClass
+from slo.settings import parse_settings
+
+P0, P1, P2 = PriorityClass
+LIMITS = derive_limits(parse_settings({"engine": {"max_num_seqs": 8}}), num_replicas=1).classes
+EIGHT = LIMITS[P1]
+"""Eight slots, of which four are unshared."""
+
+
+def ask(sequences: int = 1, weight: float = 1.0, priority: PriorityClass = P1, is_alone: bool = False) -> Ask:
+    return Ask("r", priority, "a", weight, Load(sequences, 100, 10), is_alone)
+
+
+@pytest.mark.parametrize(
+    ("weight", "weight_of_all", "share"),
+    [
+        (1, 1, 4),  # alone now, and not the only tenant
+        (1, 2, 4),
+        (1, 3, 2),
+        (1, 8, 1),
+        (1, 100, 1),
+        (2, 3, 4),  # never more than what is unshared
+        (2, 4, 4),
+        (2, 8, 2),
+        (0.5, 4, 1),
+        (3, 0, 4),
+    ],
+)
+def test_share_is_the_weights_part_of_the_slots_and_leaves_some_to_newcomers(
+    weight: float, weight_of_all: float, share: int
+) -> None:
+    assert share_of(EIGHT, weight, weight_of_all) == share
+
+
+@pytest.mark.parametrize(
+    ("sequences", "shares", "is_within"),
+    [
+        (1, Shares(2, within=3, of_tenant=3), True),  # the class holds little
+        (1, Shares(2, within=4, of_tenant=4), False),
+        (1, Shares(2, within=4, of_tenant=3), True),
+        (1, Shares(2, within=8, of_tenant=0), True),
+        (1, Shares(3, within=6, of_tenant=2), False),
+        (4, Shares(9, within=0, of_tenant=0), True),
+        (5, Shares(9, within=0, of_tenant=0), True),  # more than a share, and its tenant's only one
+        (5, Shares(9, within=1, of_tenant=1), False),
+        (2, Shares(2, within=4, of_tenant=3), False),
+    ],
+)
+def test_request_is_surplus_when_its_tenant_has_its_share_and_the_class_much(
+    sequences: int, shares: Shares, is_within: bool
+) -> None:
+    assert is_within_share(EIGHT, ask(sequences), shares) is is_within
+
+
+@pytest.mark.parametrize("priority", PriorityClass)
+def test_nothing_is_surplus_of_the_only_tenant(priority: PriorityClass) -> None:
+    assert is_within_share(LIMITS[priority], ask(priority=priority, is_alone=True), Shares(1, 99, 99))
+
+
+def test_nothing_is_surplus_of_p2_nor_where_no_share_is_set() -> None:
+    assert is_within_share(LIMITS[P2], ask(priority=P2), Shares(9, 99, 99))
+    values = {"engine": {"max_num_seqs": 8}, "admission": {"unshared_ratio": 1}}
+    unlimited = derive_limits(parse_settings(values), num_replicas=1).classes
+    assert all(is_within_share(unlimited[c], ask(priority=c), Shares(9, 99, 99)) for c in PriorityClass)
+
+
+@given(st.integers(1, 300), st.floats(0.01, 1), st.lists(st.floats(0.1, 10), min_size=1, max_size=20))
+def test_shares_fill_the_slots_at_most_but_for_the_least_of_one_each(
+    slots: int, ratio: float, weights: list[float]
+) -> None:
+    limits = replace(EIGHT, slots=slots, unshared=math.ceil(slots * ratio))
+    shares = [share_of(limits, weight, sum(weights)) for weight in weights]
+    assert min(shares) >= 1
+    assert sum(share for share in shares if share > 1) <= slots
+    assert all(share <= limits.unshared for share in shares)
