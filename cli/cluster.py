@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import socket
 import sys
@@ -27,6 +28,9 @@ from app.main import APPLICATION
 from cli import haproxy
 from cli.config import port_of, settings_of
 
+FREE_PORTS = range(20_000, 30_000)
+"""Above those of Ray's workers (10002 to 19999); below those of Serve's replicas (from 30000), and those that Linux
+gives to whoever asks for any (from 32768)."""
 POLL_S = 0.25
 END_GRACE_S = 10.0
 
@@ -127,11 +131,8 @@ def _haproxy_program(proxy_dir: Path) -> Path:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that nothing listens on now, and that nobody gets who asks for any: it may be used some time later."""
+    return next(port for port in random.SystemRandom().sample(FREE_PORTS, len(FREE_PORTS)) if _is_free(port))
 
 
 def _is_free(port: int) -> bool:
