@@ -124,7 +124,7 @@ class OpenAIFrontend:
         is_chat = call.endpoint is Endpoint.CHAT
         has_parser = is_chat and self._state.openai_serving_chat.parser_cls is not None
         progress = CallProgress(call.resumption, has_parser)
-        progress.adapter, progress.turn = adapter, call.standing.turn
+        progress.adapter, progress.delay_s = adapter, call.standing.delay_s
         try:
             answer = await self._create(call, progress)
             if isinstance(answer, ErrorResponse):

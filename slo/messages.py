@@ -9,9 +9,12 @@ from typing import Any, Final
 from slo.errors import ServingError
 from slo.priority import PriorityClass
 
-TURN_ARGUMENT: Final = "expresslane_turn"
-"""Among the engine's arguments of a request (vLLM's `extra_args`): its turn, of equals that wait the lowest first; 0
-where there is none."""
+DELAY_ARGUMENT: Final = "expresslane_delay_s"
+"""Among the engine's arguments of a request (vLLM's `extra_args`): it counts as having come so many seconds later, 0 to
+`MAX_DELAY_S`, among equals that wait."""
+MAX_DELAY_S: Final = 1.0
+"""Long beside an engine's step, so that it orders those that come in one; short beside a client's patience: who comes
+later than that passes nobody."""
 
 
 class Endpoint(Enum):
@@ -57,11 +60,12 @@ class Standing:
 
     Attributes:
         is_surplus: its tenant has its share of the run slots without it (`app.gate.shares`).
-        turn: sequences that its tenant had within its share then. Of equals that wait in an engine, the least is first.
+        delay_s: the more of its share its tenant had in use then, the later it counts as having come, among equals that
+            wait in an engine; 0 to `MAX_DELAY_S`.
     """
 
     is_surplus: bool = False
-    turn: int = 0
+    delay_s: float = 0.0
 
     def counts_as(self, priority: PriorityClass) -> PriorityClass:
         """What a request of `priority` is to routers and engines."""

@@ -17,7 +17,7 @@ from app.gate.ask import Ask, Waiter
 from app.gate.ending import Ending
 from app.gate.limits import GateLimits
 from app.gate.load import Load, total
-from app.gate.shares import Shares, is_within_share
+from app.gate.shares import Shares, is_within_share, share_of
 from slo.priority import PriorityClass
 from slo.settings.scheduling import AgingPeriods
 
@@ -130,17 +130,24 @@ def is_surplus_now(view: GateView, ask: Ask) -> bool:
 def fits_in_flight(view: GateView, ask: Ask, is_surplus: bool) -> bool:
     """Whether the limits in flight have room for `ask`: its class's, and that of all classes.
 
-    What is within a share does not see the surplus of its class, which yields to it.
+    What is within a share does not see the surplus of its class, which yields to it, as long as both fit. Of surplus no
+    more sequences have to fit than its tenant's share is: a larger request would wait until its class is empty.
     """
     limits, state = view.limits.classes[ask.priority], view.classes[ask.priority]
     counts_as = ask.priority.demoted() if is_surplus else ask.priority
     of_all = view.limits.classes[counts_as].in_flight_of_all
-    charge = limits.in_flight.clamp(ask.load).sequences
-    room = replace(limits.in_flight, sequences=limits.in_flight_with_surplus) if is_surplus else limits.in_flight
+    charge = limits.in_flight.clamp(ask.load)
+    if is_surplus:
+        share = share_of(limits, ask.weight, view.shares.weight_of_all)
+        room = replace(limits.in_flight, sequences=limits.in_flight_with_surplus)
+        fits = room.fits(state.in_flight, replace(ask.load, sequences=min(ask.load.sequences, share)))
+    else:
+        fits = limits.in_flight.fits(state.within, ask.load)
     return (
         view.limits.num_replicas > 0
-        and room.fits(state.in_flight if is_surplus else state.within, ask.load)
-        and view.in_flight.sequences + min(charge, of_all) <= of_all
+        and fits
+        and limits.in_flight_at_most.fits(state.in_flight, charge)
+        and view.in_flight.sequences + min(charge.sequences, of_all) <= of_all
     )
 
 

@@ -32,7 +32,7 @@ from app.gate.in_flight import Held, InFlight
 from app.gate.limits import ClassLimits, derive_limits
 from app.gate.load import Load
 from app.gate.service_rate import ServiceRate
-from app.gate.shares import Shares, is_within_share
+from app.gate.shares import Shares, delay_s_of, is_within_share
 from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings import Settings
@@ -189,7 +189,9 @@ class GateBook:
             return None
         return choose_next(
             self._candidates(),
-            lambda one: fits_in_flight(self._view(one.waiter.ask, now_s), one.waiter.ask, one.is_surplus),
+            lambda one: fits_in_flight(
+                self._view(one.waiter.ask, now_s, sees_held=False), one.waiter.ask, one.is_surplus
+            ),
             self._settings.scheduler.fairness.aging_s,
             now_s,
         )
@@ -197,7 +199,7 @@ class GateBook:
     def _candidates(self) -> Iterator[Candidate]:
         for c in _BY_URGENCY:
             queue = self._backlog.queues[c]
-            within, surplus = queue.head(self._is_within), queue.head(self._is_surplus)
+            within, surplus = queue.heads(self._is_within)
             if within is not None:
                 yield Candidate(within)
             if surplus is not None:
@@ -212,12 +214,11 @@ class GateBook:
         self._waiters.let_in(waiter, self._admit(waiter.number, waiter.ask, following.is_surplus))
 
     def _admit(self, number: int, ask: Ask, is_surplus: bool) -> Standing:
-        has_turn = not (ask.is_alone or is_surplus or ask.priority is PriorityClass.P2)
-        turn = self._in_flight.of_tenant(ask.priority, ask.tenant) if has_turn else 0
+        delay_s = delay_s_of(self.limits_of(ask.priority), ask, self._shares(ask), is_surplus)
         charge = self.limits_of(ask.priority).in_flight.clamp(ask.load)
         self._in_flight.add(number, Held(ask, charge, is_surplus))
         self._endings[ask.priority][Ending.ADMITTED] += 1
-        return Standing(is_surplus, turn)
+        return Standing(is_surplus, delay_s)
 
     def _refused(self, ask: Ask, refusal: Refuse) -> Refuse:
         self._endings[ask.priority][refusal.reason] += 1
@@ -245,9 +246,6 @@ class GateBook:
         ask = waiter.ask
         return is_within_share(self.limits_of(ask.priority), ask, self._shares(ask))
 
-    def _is_surplus(self, waiter: Waiter) -> bool:
-        return not self._is_within(waiter)
-
     def _shares(self, ask: Ask) -> Shares:
         return Shares(
             weight_of_all=self._askers.weight(ask.priority),
@@ -255,14 +253,14 @@ class GateBook:
             of_tenant=self._in_flight.of_tenant(ask.priority, ask.tenant),
         )
 
-    def _view(self, ask: Ask, now_s: float) -> GateView:
+    def _view(self, ask: Ask, now_s: float, sees_held: bool = True) -> GateView:
         queues = self._backlog.queues
         classes = {
             c: ClassView(
                 within=self._in_flight.within[c],
                 surplus=self._in_flight.surplus[c],
                 queued=queue.load,
-                is_held=queue.head(self._is_within) is not None,
+                is_held=sees_held and queue.heads(self._is_within)[0] is not None,
                 tokens_per_s=self._rates[c].tokens_per_s(now_s),
             )
             for c, queue in queues.items()
@@ -281,7 +279,7 @@ class GateBook:
         for c in _BY_URGENCY:
             queue = self._backlog.queues[c]
             self._rates[c] = self._rates[c].at(now_s, is_first and len(queue) > 0)
-            is_first = is_first and queue.head(self._is_within) is None
+            is_first = is_first and queue.heads(self._is_within)[0] is None
 
     def check_invariants(self, waiting: set[int], now_s: float) -> None:
         """For tests, when settled: the sums hold, those that wait are `waiting`, and nobody who may go waits."""

@@ -69,10 +69,16 @@ class FairQueue:
         flow = self._flows.get(tenant)
         return flow is not None and bool(flow.waiting)
 
-    def head(self, is_eligible: Callable[[Waiter], bool]) -> Waiter | None:
-        """Who is served next, of the tenants' first ones that are eligible; None when there is none."""
-        heads = ((flow.start, flow.head.number, flow.head) for flow in self._flows.values() if flow.waiting)
-        return min(((s, n, w) for s, n, w in heads if is_eligible(w)), default=(0.0, 0, None))[2]
+    def heads(self, is_within: Callable[[Waiter], bool]) -> tuple[Waiter | None, Waiter | None]:
+        """Who is served next of the tenants' first ones: of those that are within their shares, and of the others; None
+        when there is none."""
+        first: dict[bool, tuple[float, int, Waiter]] = {}
+        for flow in self._flows.values():
+            if flow.waiting:
+                entry, is_one_within = (flow.start, flow.head.number, flow.head), is_within(flow.head)
+                first[is_one_within] = min(first.get(is_one_within, entry), entry)
+        within, surplus = first.get(True), first.get(False)
+        return within and within[2], surplus and surplus[2]
 
     def serve(self, waiter: Waiter) -> None:
         """`waiter`, the head of its tenant, leaves the queue to be served: it is charged to its tenant."""

@@ -14,6 +14,7 @@ from typing import Final
 from app.gate.load import Room
 from slo.priority import PriorityClass
 from slo.settings import Settings
+from slo.settings.gate import ClassAdmission
 
 DERIVED_CONTEXT_TOKENS: Final = 32_768
 """Tokens that a sequence in flight may have, where the engine's context is not set."""
@@ -41,6 +42,7 @@ class ClassLimits:
 
     Attributes:
         in_flight: of this class, within its tenants' shares.
+        in_flight_at_most: of this class, surplus with the rest.
         in_flight_with_surplus: sequences of this class, up to which surplus is admitted. Of what is handed over beyond
             the run slots only half as much: here it may come to be within its share, in an engine it stays surplus.
         in_flight_of_all: sequences of all classes, up to which what counts as this one is admitted.
@@ -52,6 +54,7 @@ class ClassLimits:
     """
 
     in_flight: Room
+    in_flight_at_most: Room
     in_flight_with_surplus: int
     in_flight_of_all: int
     slots: int
@@ -90,6 +93,7 @@ def _class_limits(settings: Settings, priority: PriorityClass, num_replicas: int
     is_shared = ratio < 1 and priority is not PriorityClass.P2
     return ClassLimits(
         in_flight=in_flight,
+        in_flight_at_most=_at_most(settings.admission.of(priority), in_flight),
         in_flight_with_surplus=min(in_flight.sequences, math.ceil(slots * (1 + settings.admission.ahead_ratio / 2))),
         in_flight_of_all=max(math.floor(of_all), min(num_replicas, 1)),
         slots=slots,
@@ -109,6 +113,14 @@ def _in_flight(settings: Settings, priority: PriorityClass, slots: int, num_repl
     if own.max_in_flight_tokens is not None:
         tokens = _share(own.max_in_flight_tokens, num_replicas, settings)
     return Room(sequences, tokens)
+
+
+def _at_most(own: ClassAdmission, in_flight: Room) -> Room:
+    """What is set is never exceeded; where nothing is, surplus may be there as well as what it yields to."""
+    return Room(
+        in_flight.sequences * (2 if own.max_in_flight is None else 1),
+        in_flight.tokens * (2 if own.max_in_flight_tokens is None else 1),
+    )
 
 
 def _queue(settings: Settings, priority: PriorityClass) -> Room:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from app.gate.ask import Ask
 from app.gate.limits import ClassLimits
+from slo.messages import MAX_DELAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,11 @@ class Shares:
 def is_within_share(limits: ClassLimits, ask: Ask, shares: Shares) -> bool:
     """Whether the engines get `ask` as its own class now.
 
-    While the class holds little, all is: a share matters where there is little to share. A request of more sequences
-    than a share is within it when its tenant has no other there, so that it waits for its turn and not for ever.
+    While the class leaves slots, all is: a share matters where there is little to share.
     """
     if ask.is_alone or shares.within + ask.load.sequences <= limits.unshared:
         return True
-    share = share_of(limits, ask.weight, shares.weight_of_all)
-    return shares.of_tenant + max(1, min(ask.load.sequences, share)) <= share
+    return shares.of_tenant + ask.load.sequences <= share_of(limits, ask.weight, shares.weight_of_all)
 
 
 def share_of(limits: ClassLimits, weight: float, weight_of_all: float) -> int:
@@ -46,3 +45,12 @@ def share_of(limits: ClassLimits, weight: float, weight_of_all: float) -> int:
     that has not asked lately may ask now."""
     part = math.floor(limits.slots * weight / max(weight, weight_of_all))
     return max(1, part if part < limits.unshared else math.floor(limits.unshared))
+
+
+def delay_s_of(limits: ClassLimits, ask: Ask, shares: Shares, is_surplus: bool) -> float:
+    """How much later `ask`, admitted now, counts as having come, among equals that wait in an engine: the part of its
+    share that its tenant has in use, of `MAX_DELAY_S`. No more, so that it is passed for so long only."""
+    if ask.is_alone or math.isinf(limits.unshared):
+        return 0.0
+    part = 1.0 if is_surplus else shares.of_tenant / share_of(limits, ask.weight, shares.weight_of_all)
+    return MAX_DELAY_S * min(1.0, part)

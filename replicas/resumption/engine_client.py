@@ -23,7 +23,7 @@ from replicas.resumption.progress import CallProgress, current_progress, not_con
 from replicas.resumption.replay import Part, Repetition, replay_outputs, replayed_parts
 from replicas.resumption.sampling import sampling_of
 from replicas.resumption.tail import WatchedTail
-from slo.messages import TURN_ARGUMENT, Recovery, Resumed, Resumption
+from slo.messages import DELAY_ARGUMENT, Recovery, Resumed, Resumption
 
 OTHER_TOKENS = "generated again, it went another way"
 _EXTENSIBLE_PROMPTS = ("token", "multimodal")
@@ -53,7 +53,7 @@ class ResumableEngine:
         if progress is not None and progress.resumption is not None:
             return self._resumed(progress, progress.resumption, prompt, sampling_params, request_id, options)
         outputs = self._engine.generate(
-            prompt, _with_turn(sampling_params, 0 if progress is None else progress.turn), request_id, **options
+            prompt, _with_delay(sampling_params, 0.0 if progress is None else progress.delay_s), request_id, **options
         )
         can_be_noted = sampling_params.n == 1 and sampling_params.output_kind is RequestOutputKind.DELTA
         return outputs if progress is None or not can_be_noted else _noted(outputs, progress)
@@ -98,18 +98,18 @@ class ResumableEngine:
         else:
             ahead = delivered.token_ids[: plan.num_prompt]
             longer = {**prompt, "prompt_token_ids": [*prompt_ids, *ahead]} if ahead else prompt
-            outputs = self._engine.generate(longer, _with_turn(rest, progress.turn), request_id, **options)
+            outputs = self._engine.generate(longer, _with_delay(rest, progress.delay_s), request_id, **options)
         repetition = Repetition(delivered.token_ids[plan.num_prompt : plan.num_replayed], plan.num_repeated_chars)
         return _continued(replay, outputs, repetition, _tail(delivered, sampling, plan, params), progress, prompt_ids)
 
 
-def _with_turn(params: SamplingParams, turn: int) -> SamplingParams:
-    """`params` with the turn that the gate has given, whatever the client has sent as one."""
-    if not turn and TURN_ARGUMENT not in (params.extra_args or ()):
+def _with_delay(params: SamplingParams, delay_s: float) -> SamplingParams:
+    """`params` with the delay that the gate has given, whatever the client has sent as one."""
+    if not delay_s and DELAY_ARGUMENT not in (params.extra_args or ()):
         return params
-    with_turn = params.clone()
-    with_turn.extra_args = {**(params.extra_args or {}), TURN_ARGUMENT: turn}
-    return with_turn
+    delayed = params.clone()
+    delayed.extra_args = {**(params.extra_args or {}), DELAY_ARGUMENT: delay_s}
+    return delayed
 
 
 def _after(num_prompt: int, params: SamplingParams) -> SamplingParams:

@@ -21,7 +21,7 @@ class CallProgress:
     Attributes:
         resumed: how the engine client goes on; None in a call without a resumption.
         is_replaying: the serving class is being told what was delivered; its events were sent by the lost replica.
-        turn: see `slo.messages.Standing`.
+        delay_s: see `slo.messages.Standing`.
         adapter: vLLM's LoRA request in place of the serving class's own, see `replicas.adapters.shelf`.
         failure: why the answer ended before its end. vLLM would turn an exception into an event of its own.
     """
@@ -30,12 +30,12 @@ class CallProgress:
         "_finish_reason",
         "_token_ids",
         "adapter",
+        "delay_s",
         "failure",
         "has_parser",
         "is_replaying",
         "resumed",
         "resumption",
-        "turn",
     )
 
     def __init__(self, resumption: Resumption | None = None, has_parser: bool = False) -> None:
@@ -43,7 +43,7 @@ class CallProgress:
         self.has_parser = has_parser
         self.resumed: Resumed | None = None
         self.is_replaying = resumption is not None
-        self.turn = 0
+        self.delay_s = 0.0
         self.adapter: Any = None
         self.failure: NotContinued | None = None
         self._token_ids: list[int] = []

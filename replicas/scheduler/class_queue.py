@@ -1,4 +1,4 @@
-"""The waiting queue: class by class, and inside a class by turn, then by arrival.
+"""The waiting queue: class by class, and inside a class by arrival, some of it delayed.
 
 Owns the order of the requests that wait, and nothing else: who may run, and what has to yield for it, is decided in
 `policy`. It keeps the key a request had when it was added, so a request that changes while it waits (a streaming
@@ -14,11 +14,11 @@ from typing import TypeAlias
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
-from slo.messages import TURN_ARGUMENT
+from slo.messages import DELAY_ARGUMENT, MAX_DELAY_S
 from slo.priority import PriorityClass
 
-Entry: TypeAlias = tuple[int, int, float, str, Request]
-"""Class level, turn, arrival time, request id (which breaks ties, and is unique), request."""
+Entry: TypeAlias = tuple[int, float, str, Request]
+"""Class level, arrival time with its delay, request id (which breaks ties, and is unique), request."""
 
 
 def _always_open() -> bool:
@@ -39,7 +39,7 @@ class ClassQueue(RequestQueue):
 
     def add_request(self, request: Request) -> None:
         level = PriorityClass.from_level(request.priority).level
-        entry = (level, turn_of(request), request.arrival_time, request.request_id, request)
+        entry = (level, request.arrival_time + delay_s_of(request), request.request_id, request)
         if request.request_id in self._live:
             self.remove_requests((request,))
         self._live[request.request_id] = entry
@@ -48,7 +48,7 @@ class ClassQueue(RequestQueue):
     def pop_request(self) -> Request:
         if not self._live:
             raise IndexError("pop from an empty queue")
-        *_, request_id, request = heapq.heappop(self._heap)
+        _, _, request_id, request = heapq.heappop(self._heap)
         del self._live[request_id]
         self._tidy()
         return request
@@ -56,7 +56,7 @@ class ClassQueue(RequestQueue):
     def peek_request(self) -> Request:
         if not self._live:
             raise IndexError("peek from an empty queue")
-        return self._heap[0][4]
+        return self._heap[0][3]
 
     def prepend_request(self, request: Request) -> None:
         """As `add_request`: a class queue has no front of its own, the request takes its place by arrival."""
@@ -91,30 +91,32 @@ class ClassQueue(RequestQueue):
         heap, frontier = self._heap, [(self._heap[0], 0)] if self._heap else []
         while frontier:
             entry, index = heapq.heappop(frontier)
-            if self._live.get(entry[3]) is entry:
-                yield entry[4]
+            if self._live.get(entry[2]) is entry:
+                yield entry[3]
             for child in (2 * index + 1, 2 * index + 2):
                 if child < len(heap):
                     heapq.heappush(frontier, (heap[child], child))
 
     def check_invariants(self) -> None:
         """For tests: every live request is in the heap once, the head is alive, and the dead do not pile up."""
-        alive = [entry for entry in self._heap if self._live.get(entry[3]) is entry]
+        alive = [entry for entry in self._heap if self._live.get(entry[2]) is entry]
         assert len(alive) == len(self._live), f"{len(alive)} live entries in the heap, {len(self._live)} requests"
-        assert not self._heap or self._heap[0] is self._live.get(self._heap[0][3]), "the head was removed"
+        assert not self._heap or self._heap[0] is self._live.get(self._heap[0][2]), "the head was removed"
         assert len(self._heap) <= 2 * len(self._live) + 1, f"{len(self._heap)} entries for {len(self._live)} requests"
-        assert all(request_id == entry[3] for request_id, entry in self._live.items())
+        assert all(request_id == entry[2] for request_id, entry in self._live.items())
 
     def _tidy(self) -> None:
         if len(self._heap) > 2 * len(self._live) + 1:
             self._heap = list(self._live.values())
             heapq.heapify(self._heap)
-        while self._heap and self._live.get(self._heap[0][3]) is not self._heap[0]:
+        while self._heap and self._live.get(self._heap[0][2]) is not self._heap[0]:
             heapq.heappop(self._heap)
 
 
-def turn_of(request: Request) -> int:
-    """Its turn among equals; 0 where none was given, or what was given is no whole number."""
+def delay_s_of(request: Request) -> float:
+    """How much later than it came it counts as having come; 0 where that is not told, or no number."""
     arguments = request.sampling_params.extra_args if request.sampling_params else None
-    turn = arguments.get(TURN_ARGUMENT) if arguments else None
-    return turn if type(turn) is int else 0
+    delay_s = arguments.get(DELAY_ARGUMENT) if arguments else None
+    if isinstance(delay_s, (int, float)) and delay_s > 0:  # not so of NaN, which would break the heap
+        return min(float(delay_s), MAX_DELAY_S)
+    return 0.0

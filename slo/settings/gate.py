@@ -27,13 +27,13 @@ class ClassAdmission(SettingsGroup):
         None,
         ge=1,
         description="Sequences in flight for each replica, at most. Null: engine.max_num_seqs and "
-        "admission.ahead_ratio more.",
+        "admission.ahead_ratio more, and as many for a surplus (admission.unshared_ratio).",
     )
     max_in_flight_tokens: int | None = Field(
         None,
         ge=1,
         description="Tokens in flight for each replica, at most, by estimate (prompt and answer). Null: the sequences "
-        "times engine.max_model_len, or times 32,768 where that is null.",
+        "times engine.max_model_len, or times 32,768 where that is null, and as many for a surplus.",
     )
     max_queued: int | None = Field(
         None,
@@ -62,12 +62,12 @@ class AdmissionSettings(SettingsGroup):
         "fill a slot in the step in which it falls free. What is more waits here, where it is shared fairly.",
     )
     unshared_ratio: float = Field(
-        0.5,
+        0.75,
         gt=0,
         le=1,
-        description="Run slots that P0, and P1, may fill whoever asks, as a share of them. Beyond that, what one of "
-        "several tenants has above its share of the slots is surplus: it counts as one class less for the engines, "
-        "and yields to the requests of other tenants. 1: nothing is surplus.",
+        description="Run slots that P0, and P1, may fill whoever asks, as a share of them, and the largest share of "
+        "one of several tenants. Beyond that, what a tenant has above its share is surplus: it counts as one class "
+        "less for the engines, and yields to the requests of other tenants. 1: nothing is surplus.",
     )
     max_wait_ratio: float = Field(
         0.8,

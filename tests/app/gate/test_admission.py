@@ -41,6 +41,7 @@ NOW_S = 50.0
 def class_limits(**changes: Any) -> ClassLimits:
     limits = ClassLimits(
         in_flight=Room(4, 4000),
+        in_flight_at_most=Room(8, 8000),
         in_flight_with_surplus=4,
         in_flight_of_all=12,
         slots=4,
@@ -137,11 +138,25 @@ def test_decide_gives_surplus_what_the_class_leaves_and_shares_what_surplus_has(
     assert decide(found, OF_OTHERS) == expected
 
 
+def test_decide_admits_a_surplus_request_of_many_sequences_where_as_many_as_a_share_fit() -> None:
+    large, shares = ask(sequences=9, is_alone=False), Shares(2, within=2, of_tenant=0)
+    assert decide(view({P1: ClassView(within=Load(2, 200))}, shares=shares), large) == Admit(is_surplus=True)
+    assert decide(view({P1: ClassView(within=Load(3, 300))}, shares=shares), large) == QUEUED
+
+
+@pytest.mark.parametrize("most", [Room(6, 8000), Room(8, 650)])
+def test_decide_never_exceeds_the_most_of_a_class_whoever_yields(most: Room) -> None:
+    limits = {P1: class_limits(in_flight_at_most=most)}
+    held = ClassView(within=Load(3, 300), surplus=Load(3, 300))
+    assert decide(view({P1: held}, limits, shares=IN_SHARE), OF_OTHERS) == QUEUED
+    assert decide(view({P1: held}, shares=IN_SHARE), OF_OTHERS) == Admit()
+
+
 def test_decide_keeps_a_tenants_requests_in_their_order() -> None:
     assert decide(view({P1: ClassView(queued=Load(1, 100))}, is_behind_own=True)) == QUEUED
 
 
-@pytest.mark.parametrize("asked", [ask(sequences=99), ask(tokens=99_999), ask(sequences=99, is_alone=False)])
+@pytest.mark.parametrize("asked", [ask(sequences=99), ask(tokens=99_999)])
 def test_decide_admits_a_request_larger_than_the_limit_when_it_is_alone(asked: Ask) -> None:
     assert decide(view(), asked) == Admit()
     shares = Shares(1, within=2, of_tenant=2)
@@ -249,8 +264,7 @@ def test_decide_admits_a_body_larger_than_the_bound_when_nothing_else_is_held() 
 
 
 def test_nothing_fits_in_flight_when_no_replica_runs() -> None:
-    nothing = class_limits(in_flight=Room(0, 0), in_flight_with_surplus=0, in_flight_of_all=0, slots=0, unshared=0)
-    none = dict.fromkeys(PriorityClass, nothing)
+    none = dict.fromkeys(PriorityClass, class_limits(in_flight=Room(0, 0), in_flight_at_most=Room(0, 0)))
     assert not fits_in_flight(view(limits=none, num_replicas=0), ask(), is_surplus=False)
     assert not fits_in_flight(view(limits=none, num_replicas=0), ask(), is_surplus=True)
 

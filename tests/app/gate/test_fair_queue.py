@@ -26,7 +26,7 @@ def push(queue: FairQueue, *waiters: Waiter) -> None:
 def serve(queue: FairQueue, num: int | None = None) -> list[Waiter]:
     """Those served, in order."""
     served: list[Waiter] = []
-    while (num is None or len(served) < num) and (head := queue.head(anyone)) is not None:
+    while (num is None or len(served) < num) and (head := queue.heads(anyone)[0]) is not None:
         queue.serve(head)
         queue.check_invariants()
         served.append(head)
@@ -42,7 +42,7 @@ def test_queue_serves_one_tenant_in_order_of_arrival() -> None:
     waiters = [waiter(tokens=tokens) for tokens in (500, 1, 90)]
     push(queue, *waiters)
     assert serve(queue) == waiters
-    assert queue.head(anyone) is None
+    assert queue.heads(anyone)[0] is None
 
 
 def test_queue_serves_a_newcomer_next_when_another_tenant_floods() -> None:
@@ -88,13 +88,15 @@ def test_queue_charges_nobody_for_what_leaves_unserved() -> None:
     assert "a" in tenants(serve(queue, 2))
 
 
-def test_queue_passes_over_tenants_that_are_not_eligible() -> None:
+def test_queue_tells_who_is_first_within_shares_and_of_the_surplus() -> None:
     queue = FairQueue()
-    push(queue, waiter("a"), waiter("a"), waiter("b"))
-    head = queue.head(lambda one: one.ask.tenant != "a")
-    assert head is not None
-    assert head.ask.tenant == "b"
-    assert queue.head(lambda _: False) is None
+    first, second, third, fourth = waiter("a"), waiter("b"), waiter("c"), waiter("d")
+    push(queue, first, second, third, fourth)
+    assert queue.heads(lambda one: one.ask.tenant in "cd") == (third, first)
+    assert queue.heads(lambda one: one.ask.tenant == "a") == (first, second)
+    assert queue.heads(lambda _: False) == (None, first)
+    assert queue.heads(anyone) == (first, None)
+    assert FairQueue().heads(anyone) == (None, None)
 
 
 def test_queue_forgets_tenants_when_nobody_waits() -> None:
@@ -151,7 +153,7 @@ def test_queue_holds_what_was_pushed_and_not_taken_whatever_happens(steps: list[
             waiting.append(one)
         elif waiting and what == "remove":
             queue.remove(one := waiting.pop(number % len(waiting)))
-        elif head := queue.head(anyone):
+        elif head := queue.heads(anyone)[0]:
             of_tenant = [other for other in waiting if other.ask.tenant == head.ask.tenant]
             assert head is of_tenant[0], "within a tenant, in order of arrival"
             queue.serve(head)

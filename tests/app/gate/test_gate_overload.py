@@ -150,7 +150,9 @@ async def test_tenant_is_served_as_if_alone_when_another_floods_its_class() -> N
 
 
 async def test_tenant_is_served_as_if_alone_when_three_others_flood_and_it_needs_its_share() -> None:
-    """Each of the floods has its share as what it is, two slots, and the rest as surplus, of which some yields."""
+    """Each of the floods has its share as what it is, two slots, and the rest as surplus, of which some yields: at
+    once, or when one of those that had more, while the quiet tenant had nothing, has ended."""
     waits, num_served = await _flood(("flood", "other flood", "third flood"), quiet_each=40)
-    assert max(waits[: len(waits) * 9 // 10]) == 0
+    assert max(waits[: len(waits) * 8 // 10]) == 0
+    assert max(waits[: len(waits) * 9 // 10]) <= STEP_S
     assert num_served >= 0.9 * 800 * STEP_S * SLOTS / 5.0

@@ -39,12 +39,13 @@ NARROW: dict[str, Any] = {
     },
     "scheduler": {"fairness": {"aging_s": {"p1": 5, "p2": 7}}},
 }
+MAX_SEQUENCES = 4
 AGING_S = {P0: None, P1: 5, P2: 7}
 ASKS = st.tuples(
     st.just("ask"),
     st.sampled_from([P0, P0, P1, P2, P2]),
     st.sampled_from(["a", "a", "b", "c"]),
-    st.integers(1, 4),
+    st.integers(1, MAX_SEQUENCES),
     st.integers(1, 300),
 )
 STEPS = st.lists(
@@ -118,8 +119,10 @@ class Watched:
             within, was_within = (state[c].in_flight - state[c].surplus for state in (now, before))
             assert within.sequences <= max(of.in_flight.sequences, was_within.sequences)
             assert within.tokens <= max(of.in_flight.tokens, was_within.tokens)
+            assert now[c].in_flight.sequences <= max(of.in_flight_at_most.sequences, before[c].in_flight.sequences)
+            assert now[c].in_flight.tokens <= max(of.in_flight_at_most.tokens, before[c].in_flight.tokens)
             if now[c].surplus.sequences > before[c].surplus.sequences:
-                assert now[c].in_flight.sequences <= of.in_flight_with_surplus
+                assert now[c].in_flight.sequences < of.in_flight_with_surplus + MAX_SEQUENCES
                 assert now[c].in_flight.tokens <= of.in_flight.tokens
             room = limits.queue_room(c)
             queued = [now[other].queued for other in PriorityClass if not other.outranks(c)]
@@ -158,11 +161,14 @@ class Watched:
                 assert self.desk.clock.now_s - self.arrived_s[client] >= period_s
 
     def _has_share(self, client: Client) -> bool:
-        """It waits for room, and not for its tenant's share: that is all, or nothing of it is taken."""
-        return client.ask.is_alone or not any(
-            c.is_admitted and not c.task.done() and c.ask.tenant == client.ask.tenant
-            for c in self.desk.clients
-            if c.ask.priority is client.ask.priority
+        """It waits for room, and not for its tenant's share: that is all, or it asks for one of a share untouched."""
+        return client.ask.is_alone or not (
+            client.ask.load.sequences > 1
+            or any(
+                c.is_admitted and not c.task.done() and c.ask.tenant == client.ask.tenant
+                for c in self.desk.clients
+                if c.ask.priority is client.ask.priority
+            )
         )
 
     def _check_ends(self) -> None:

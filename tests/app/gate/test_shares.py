@@ -1,5 +1,5 @@
 """Mutations that these tests see: no part of the slots unshared; a share above it; a share of nothing; a large request
-that never has its share; weights left out; a lone tenant limited."""
+within a share that it exceeds; weights left out; a lone tenant limited or delayed; a delay without a bound."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from app.gate.ask import Ask
 from app.gate.limits import derive_limits
 from app.gate.load import Load
-from app.gate.shares import Shares, is_within_share, share_of
+from app.gate.shares import Shares, delay_s_of, is_within_share, share_of
+from slo.messages import MAX_DELAY_S
 from slo.priority import PriorityClass
 from slo.settings import parse_settings
 
 P0, P1, P2 = PriorityClass
 LIMITS = derive_limits(parse_settings({"engine": {"max_num_seqs": 8}}), num_replicas=1).classes
 EIGHT = LIMITS[P1]
-"""Eight slots, of which four are unshared."""
+"""Eight slots, of which six are unshared."""
 
 
 def ask(sequences: int = 1, weight: float = 1.0, priority: PriorityClass = P1, is_alone: bool = False) -> Ask:
@@ -30,16 +31,17 @@ def ask(sequences: int = 1, weight: float = 1.0, priority: PriorityClass = P1, i
 @pytest.mark.parametrize(
     ("weight", "weight_of_all", "share"),
     [
-        (1, 1, 4),  # alone now, and not the only tenant
+        (1, 1, 6),  # alone now, and not the only tenant
         (1, 2, 4),
         (1, 3, 2),
         (1, 8, 1),
         (1, 100, 1),
-        (2, 3, 4),  # never more than what is unshared
+        (9, 10, 6),  # never more than what is unshared
+        (2, 3, 5),
         (2, 4, 4),
         (2, 8, 2),
         (0.5, 4, 1),
-        (3, 0, 4),
+        (3, 0, 6),
     ],
 )
 def test_share_is_the_weights_part_of_the_slots_and_leaves_some_to_newcomers(
@@ -51,15 +53,17 @@ def test_share_is_the_weights_part_of_the_slots_and_leaves_some_to_newcomers(
 @pytest.mark.parametrize(
     ("sequences", "shares", "is_within"),
     [
-        (1, Shares(2, within=3, of_tenant=3), True),  # the class holds little
-        (1, Shares(2, within=4, of_tenant=4), False),
-        (1, Shares(2, within=4, of_tenant=3), True),
-        (1, Shares(2, within=8, of_tenant=0), True),
+        (1, Shares(2, within=5, of_tenant=5), True),  # the class leaves slots
+        (1, Shares(2, within=6, of_tenant=6), False),
+        (1, Shares(2, within=6, of_tenant=4), False),
+        (1, Shares(2, within=6, of_tenant=3), True),
+        (1, Shares(2, within=9, of_tenant=0), True),
         (1, Shares(3, within=6, of_tenant=2), False),
-        (4, Shares(9, within=0, of_tenant=0), True),
-        (5, Shares(9, within=0, of_tenant=0), True),  # more than a share, and its tenant's only one
-        (5, Shares(9, within=1, of_tenant=1), False),
-        (2, Shares(2, within=4, of_tenant=3), False),
+        (6, Shares(9, within=0, of_tenant=0), True),
+        (7, Shares(9, within=0, of_tenant=0), False),  # more than a share: nobody else would have one
+        (4, Shares(2, within=3, of_tenant=0), True),
+        (5, Shares(2, within=3, of_tenant=0), False),
+        (2, Shares(2, within=6, of_tenant=3), False),
     ],
 )
 def test_request_is_surplus_when_its_tenant_has_its_share_and_the_class_much(
@@ -78,6 +82,27 @@ def test_nothing_is_surplus_of_p2_nor_where_no_share_is_set() -> None:
     values = {"engine": {"max_num_seqs": 8}, "admission": {"unshared_ratio": 1}}
     unlimited = derive_limits(parse_settings(values), num_replicas=1).classes
     assert all(is_within_share(unlimited[c], ask(priority=c), Shares(9, 99, 99)) for c in PriorityClass)
+
+
+@pytest.mark.parametrize(
+    ("shares", "is_surplus", "delay"),
+    [
+        (Shares(2, within=3, of_tenant=0), False, 0),
+        (Shares(2, within=3, of_tenant=1), False, 1 / 4),
+        (Shares(2, within=3, of_tenant=3), False, 3 / 4),
+        (Shares(2, within=5, of_tenant=5), False, 1),
+        (Shares(2, within=8, of_tenant=4), True, 1),
+    ],
+)
+def test_request_is_passed_by_those_whose_tenants_use_less_of_their_shares_and_not_for_long(
+    shares: Shares, is_surplus: bool, delay: float
+) -> None:
+    assert delay_s_of(EIGHT, ask(), shares, is_surplus) == delay * MAX_DELAY_S
+
+
+def test_nothing_is_delayed_of_the_only_tenant_nor_of_p2() -> None:
+    assert delay_s_of(EIGHT, ask(is_alone=True), Shares(1, 5, 5), is_surplus=False) == 0
+    assert delay_s_of(LIMITS[P2], ask(priority=P2), Shares(2, 5, 5), is_surplus=False) == 0
 
 
 @given(st.integers(1, 300), st.floats(0.01, 1), st.lists(st.floats(0.1, 10), min_size=1, max_size=20))

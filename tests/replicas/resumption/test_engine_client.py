@@ -3,7 +3,7 @@
 Mutations tried by hand, each found by a test here: max_tokens or min_tokens not counted down; the longer prompt told to
 the serving class; the first output not a replay; the replay not ended before the engine is asked; another answer let
 through; several prompts or choices continued; the engine asked for no token; the caller's parameters changed; a
-client's turn left as it is; a turn that keeps an answer from being continued.
+client's delay left as it is; a delay that keeps an answer from being continued.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vllm.sampling_params import RequestOutputKind, SamplingParams
 from replicas.resumption.engine_client import OTHER_TOKENS, ResumableEngine
 from replicas.resumption.progress import CallProgress, current
 from slo.errors import NotContinued
-from slo.messages import TURN_ARGUMENT, Recovery, Resumed, Resumption
+from slo.messages import DELAY_ARGUMENT, Recovery, Resumed, Resumption
 
 PROMPT_IDS = [40, 41]
 PROMPT = {"type": "token", "prompt_token_ids": PROMPT_IDS, "cache_salt": "s"}
@@ -251,33 +251,33 @@ async def test_client_keeps_log_probabilities_in_shape(tokenizer: Any, said: lis
 
 
 @pytest.mark.parametrize(
-    ("turn", "sent", "given"),
+    ("delay_s", "sent", "given"),
     [
         (0, None, None),
         (0, {"other": "x"}, {"other": "x"}),
-        (3, None, {TURN_ARGUMENT: 3}),
-        (3, {"other": "x"}, {"other": "x", TURN_ARGUMENT: 3}),
-        (0, {TURN_ARGUMENT: -9}, {TURN_ARGUMENT: 0}),
-        (3, {TURN_ARGUMENT: -9}, {TURN_ARGUMENT: 3}),
+        (0.3, None, {DELAY_ARGUMENT: 0.3}),
+        (0.3, {"other": "x"}, {"other": "x", DELAY_ARGUMENT: 0.3}),
+        (0, {DELAY_ARGUMENT: -9}, {DELAY_ARGUMENT: 0}),
+        (0.3, {DELAY_ARGUMENT: -9}, {DELAY_ARGUMENT: 0.3}),
     ],
 )
-async def test_engine_is_told_the_turn_of_the_call_and_not_the_clients(
-    tokenizer: Any, said: list[int], turn: int, sent: dict[str, Any] | None, given: dict[str, Any] | None
+async def test_engine_is_told_the_delay_of_the_call_and_not_the_clients(
+    tokenizer: Any, said: list[int], delay_s: float, sent: dict[str, Any] | None, given: dict[str, Any] | None
 ) -> None:
     engine, params, progress = (
         ScriptedEngine(tokenizer, (said, "abcd", "stop")),
         params_of(extra_args=sent),
         CallProgress(),
     )
-    progress.turn = turn
+    progress.delay_s = delay_s
     await told(ask(engine, progress, params))
     assert engine.asked[0][1].extra_args == given
     assert params.extra_args == sent
 
 
-async def test_answer_with_a_turn_is_continued_in_its_turn(tokenizer: Any, said: list[int]) -> None:
+async def test_answer_with_a_delay_is_continued_with_it(tokenizer: Any, said: list[int]) -> None:
     engine, progress = ScriptedEngine(tokenizer, (said[2:], "cd", "stop")), CallProgress(Resumption(tuple(said[:2])))
-    progress.turn = 2
+    progress.delay_s = 0.5
     await told(ask(engine, progress, params_of()))
     assert progress.resumed == Resumed(Recovery.FROM_TOKENS, 2)
-    assert engine.asked[0][1].extra_args == {TURN_ARGUMENT: 2}
+    assert engine.asked[0][1].extra_args == {DELAY_ARGUMENT: 0.5}

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.v1.request import Request
 
-from replicas.scheduler.class_queue import ClassQueue
-from slo.messages import TURN_ARGUMENT
+from replicas.scheduler.class_queue import ClassQueue, delay_s_of
+from slo.messages import DELAY_ARGUMENT
 
 
-def _request(request_id: str, priority: int = 2, arrival_s: float = 0.0, turn: Any = None) -> Request:
-    sampling = SamplingParams(max_tokens=1, extra_args=None if turn is None else {TURN_ARGUMENT: turn})
+def _request(request_id: str, priority: int = 2, arrival_s: float = 0.0, delay_s: Any = None) -> Request:
+    sampling = SamplingParams(max_tokens=1, extra_args=None if delay_s is None else {DELAY_ARGUMENT: delay_s})
     return Request(request_id, [1], sampling, pooling_params=None, arrival_time=arrival_s, priority=priority)
 
 
@@ -31,24 +31,32 @@ def test_class_queue_orders_by_class_then_by_arrival() -> None:
     assert [queue.pop_request().request_id for _ in range(4)] == ["a1", "a2", "b", "c"]
 
 
-def test_class_queue_orders_a_class_by_turn_before_arrival() -> None:
+def test_class_queue_orders_a_class_by_arrival_and_delay() -> None:
     queue = ClassQueue()
     for request in (
-        _request("third", 1, 1.0, turn=3),
-        _request("second", 1, 2.0, turn=1),
-        _request("first", 1, 3.0),
-        _request("batch", 2, 0.0, turn=-1),
-        _request("urgent", 0, 4.0, turn=9),
+        _request("third", 1, 1.0, delay_s=0.9),
+        _request("first", 1, 1.2),
+        _request("second", 1, 1.3, delay_s=0.25),
+        _request("fourth", 1, 1.95),  # none is passed for longer than its delay
+        _request("batch", 2, 0.0),
+        _request("urgent", 0, 4.0, delay_s=1),
     ):
         queue.add_request(request)
     queue.check_invariants()
-    assert _ids(queue) == ["urgent", "first", "second", "third", "batch"]
+    assert _ids(queue) == ["urgent", "first", "second", "third", "fourth", "batch"]
 
 
-@pytest.mark.parametrize("turn", ["5", 1.5, [1], True])
-def test_class_queue_takes_what_is_no_number_for_no_turn(turn: Any) -> None:
+@pytest.mark.parametrize("delay_s", ["5", [1], -9, -9.5, float("nan")])
+def test_class_queue_takes_what_is_no_delay_for_none(delay_s: Any) -> None:
     queue = ClassQueue()
-    for request in (_request("earlier", 1, 1.0, turn=turn), _request("later", 1, 2.0, turn=0)):
+    queue.add_request(request := _request("a", 1, 1.0, delay_s=delay_s))
+    assert delay_s_of(request) == 0
+    queue.check_invariants()
+
+
+def test_class_queue_delays_none_for_long() -> None:
+    queue = ClassQueue()
+    for request in (_request("later", 1, 2.5), _request("earlier", 1, 1.0, delay_s=1e9)):
         queue.add_request(request)
     assert _ids(queue) == ["earlier", "later"]
 
