@@ -5,22 +5,19 @@ Time is counted in steps in both, and nothing is decided by it.
 
 from __future__ import annotations
 
-import gc
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from vllm import LLM, SamplingParams
-from vllm.distributed import cleanup_dist_env_and_memory
+from vllm import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from sim.linear_cost import LinearCost
 from sim.request import Arrival
 from slo.settings.scheduling import AgingPeriods, BudgetSettings, FairnessSettings, SchedulerSettings
+from tests.real_engine import BLOCK_TOKENS, real_engine
 from tests.sim.scenes import P0, P1, P2, build, new_log, play
 from tests.tiny_model import VOCAB_SIZE, make_tiny_model
 
@@ -44,12 +41,9 @@ def _arrivals(seed: int) -> list[Arrival]:
 
 
 @pytest.mark.parametrize("num_blocks", [200, 24], ids=["slots-short", "kv-short"])
-def test_simulated_engine_schedules_as_the_real_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_blocks: int
-) -> None:
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+def test_simulated_engine_schedules_as_the_real_one(tmp_path: Path, num_blocks: int) -> None:
     arrivals = _arrivals(seed=11)
-    with _real_engine(make_tiny_model(tmp_path), num_blocks) as engine:
+    with real_engine(make_tiny_model(tmp_path), num_blocks, TIMELESS, max_model_len=640) as engine:
         real_first, real_victims = _run_real(engine, arrivals)
     first, victims = _run_simulated(arrivals, num_blocks)
     assert len(victims) > 0
@@ -64,7 +58,7 @@ def _run_simulated(arrivals: list[Arrival], num_blocks: int) -> tuple[dict[str, 
         cost=STEPS,
         settings=TIMELESS,
         num_blocks=num_blocks,
-        block_tokens=32,
+        block_tokens=BLOCK_TOKENS,
         max_num_seqs=3,
         max_step_tokens=512,
         max_model_len=640,
@@ -114,29 +108,3 @@ def _add(engine: LLMEngine, arrival: Arrival) -> None:
         priority=arrival.priority.level,
         arrival_time=float(arrival.number),
     )
-
-
-@contextmanager
-def _real_engine(model: Path, num_blocks: int) -> Iterator[LLMEngine]:
-    llm = LLM(
-        model=str(model),
-        dtype="float32",
-        max_model_len=640,
-        enforce_eager=True,
-        kv_cache_memory_bytes=64 << 20,
-        num_gpu_blocks_override=num_blocks,
-        block_size=32,
-        max_num_seqs=3,
-        max_num_batched_tokens=512,
-        enable_prefix_caching=False,
-        scheduling_policy="priority",
-        scheduler_cls="replicas.scheduler.PriorityScheduler",
-        additional_config=TIMELESS.as_additional_config(),
-    )
-    try:
-        yield llm.llm_engine
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        del llm
-        gc.collect()
-        cleanup_dist_env_and_memory()

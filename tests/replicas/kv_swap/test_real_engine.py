@@ -6,7 +6,6 @@ how much was moved is counted, so that nothing passes because nothing happened.
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +13,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from vllm import LLM, SamplingParams
+from vllm import SamplingParams
 from vllm.config import KVTransferConfig
-from vllm.distributed import cleanup_dist_env_and_memory
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -27,15 +25,14 @@ from replicas.kv_swap.moves import Tier
 from replicas.scheduler import PriorityScheduler
 from replicas.scheduler.step_cost import StepCost
 from slo.priority import PriorityClass
-from slo.settings.scheduling import SchedulerSettings
 from slo.settings.swap import SwapSettings
+from tests.real_engine import BLOCK_TOKENS, real_engine
 from tests.tiny_adapter import make_tiny_adapter
 from tests.tiny_model import VOCAB_SIZE, make_tiny_model
 
 P0, P1, P2 = PriorityClass
 pytestmark = pytest.mark.engine
 
-BLOCK_TOKENS = 32
 BLOCK_BYTES = 2 * 2 * 2 * BLOCK_TOKENS * 32 * 4
 """Layers, keys and values, KV heads, tokens, head size, float32."""
 NUM_REQUESTS = 32
@@ -48,11 +45,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-
-
-@pytest.fixture(autouse=True)
 def _speed_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where computing again is quicker than a copy, as it may be with this model, it is chosen: not here."""
     monkeypatch.setattr(StepCost, "prefill_tokens_per_s", None)
@@ -61,11 +53,9 @@ def _speed_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(model: Path) -> dict[str, list[int]]:
     """The answers with room for all, one engine for all tests: batch after batch, nothing preempted."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        with _engine(model, num_blocks=400, prefix_cache=False, swap=None) as engine:
-            answers = _run(engine, _requests())
-            counts = _scheduler_of(engine).preemption_counts
+    with _engine(model, num_blocks=400, prefix_cache=False, swap=None) as engine:
+        answers = _run(engine, _requests())
+        counts = _scheduler_of(engine).preemption_counts
     assert counts.num_recomputed == counts.num_reclaimed == 0
     return answers
 
@@ -195,33 +185,19 @@ def _engine(
         "max_cpu_loras": 8,
         "worker_extension_cls": CPU_ADAPTERS_EXTENSION,
     }
-    llm = LLM(
-        model=str(model),
-        dtype="float32",
+    with real_engine(
+        model,
+        num_blocks,
         max_model_len=512,
-        enforce_eager=True,
-        kv_cache_memory_bytes=64 << 20,
-        num_gpu_blocks_override=num_blocks,
-        block_size=BLOCK_TOKENS,
         max_num_seqs=16,
-        max_num_batched_tokens=512,
         tensor_parallel_size=num_workers,
         enable_prefix_caching=prefix_cache,
-        scheduling_policy="priority",
-        scheduler_cls="replicas.scheduler.PriorityScheduler",
-        additional_config=SchedulerSettings().as_additional_config(),
         kv_transfer_config=KVTransferConfig(**transfer_config(swap)) if swap else None,
         **(adapters if max_adapters else {}),
-    )
-    if max_adapters:
-        llm.collective_rpc("pass_base_tokens_over")
-    try:
-        yield llm.llm_engine
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        del llm
-        gc.collect()
-        cleanup_dist_env_and_memory()
+    ) as engine:
+        if max_adapters:
+            engine.collective_rpc("pass_base_tokens_over")
+        yield engine
 
 
 def _scheduler_of(engine: LLMEngine) -> PriorityScheduler:

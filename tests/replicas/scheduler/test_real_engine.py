@@ -5,23 +5,20 @@ In float32, where a token does not depend on what else is in the batch.
 
 from __future__ import annotations
 
-import gc
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm import LLM, SamplingParams
-from vllm.distributed import cleanup_dist_env_and_memory
+from vllm import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from replicas.scheduler import PriorityScheduler
 from slo.priority import PriorityClass
-from slo.settings.scheduling import SchedulerSettings
+from tests.real_engine import BLOCK_TOKENS, real_engine
 from tests.tiny_model import VOCAB_SIZE, make_tiny_model
 
 P0, P1, P2 = PriorityClass
@@ -30,6 +27,7 @@ pytestmark = pytest.mark.engine
 BATCH = {f"batch-{i}": 40 + 70 * i for i in range(3)}
 """Prompt lengths."""
 BATCH_TOKENS = 60
+MAX_MODEL_LEN = 1024
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +41,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ids=["slots-short", "kv-short"],
 )
 def test_engine_answers_batch_requests_the_same_when_urgent_ones_overtake(
-    model: Path, monkeypatch: pytest.MonkeyPatch, num_blocks: int | None, urgent_prompt: int, expects_pause: bool
+    model: Path, num_blocks: int | None, urgent_prompt: int, expects_pause: bool
 ) -> None:
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    with _engine(model, num_blocks) as engine:
+    max_model_len = MAX_MODEL_LEN if num_blocks is None else BLOCK_TOKENS * (num_blocks - 1)
+    with real_engine(model, num_blocks, max_model_len=max_model_len) as engine:
         batch = [(0, request_id, P2, length, BATCH_TOKENS) for request_id, length in BATCH.items()]
         undisturbed = _run(engine, batch)
         scheduler = engine.engine_core.engine_core.scheduler
@@ -78,13 +76,12 @@ def test_engine_that_speculates_answers_the_same_when_urgent_ones_overtake(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Drafts from the prompt's own n-grams. Victims are recomputed: a pause would keep what a rejection must undo."""
-    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     batch = [(0, request_id, P2, length, BATCH_TOKENS) for request_id, length in BATCH.items()]
     urgent = [(step, f"urgent-{step}", P0, 24, 8) for step in range(6, 46, 13)]
-    with _engine(model, None) as engine:
+    with real_engine(model, max_model_len=MAX_MODEL_LEN) as engine:
         plain = _run(engine, batch)
     ngrams = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "prompt_lookup_min": 1}
-    with _engine(model, None, speculative_config=ngrams) as engine:
+    with real_engine(model, max_model_len=MAX_MODEL_LEN, speculative_config=ngrams) as engine:
         scheduler = engine.engine_core.engine_core.scheduler
         drafted = _count_drafts(scheduler, monkeypatch)
         undisturbed = _run(engine, batch)
@@ -109,33 +106,6 @@ def _count_drafts(scheduler: PriorityScheduler, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(scheduler, "schedule", counted)
     return drafted
-
-
-@contextmanager
-def _engine(model: Path, num_blocks: int | None, **more: Any) -> Iterator[LLMEngine]:
-    llm = LLM(
-        model=str(model),
-        dtype="float32",
-        max_model_len=1024 if num_blocks is None else 32 * (num_blocks - 1),
-        enforce_eager=True,
-        kv_cache_memory_bytes=64 << 20,
-        num_gpu_blocks_override=num_blocks,
-        block_size=32,
-        max_num_seqs=3,
-        max_num_batched_tokens=512,
-        enable_prefix_caching=False,
-        scheduling_policy="priority",
-        scheduler_cls="replicas.scheduler.PriorityScheduler",
-        additional_config=SchedulerSettings().as_additional_config(),
-        **more,
-    )
-    try:
-        yield llm.llm_engine
-    finally:
-        llm.llm_engine.engine_core.shutdown()
-        del llm
-        gc.collect()
-        cleanup_dist_env_and_memory()
 
 
 def _run(engine: LLMEngine, arrivals: list[tuple[int, str, PriorityClass, int, int]]) -> dict[str, list[int]]:
