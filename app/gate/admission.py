@@ -18,6 +18,7 @@ from app.gate.ending import Ending
 from app.gate.limits import GateLimits
 from app.gate.load import Load, total
 from app.gate.shares import Shares, is_within_share, share_of
+from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings.scheduling import AgingPeriods
 
@@ -134,13 +135,12 @@ def fits_in_flight(view: GateView, ask: Ask, is_surplus: bool) -> bool:
     more sequences have to fit than its tenant's share is: a larger request would wait until its class is empty.
     """
     limits, state = view.limits.classes[ask.priority], view.classes[ask.priority]
-    counts_as = ask.priority.demoted() if is_surplus else ask.priority
-    of_all = view.limits.classes[counts_as].in_flight_of_all
+    of_all = view.limits.classes[Standing(is_surplus).counts_as(ask.priority)].in_flight_of_all
     charge = limits.in_flight.clamp(ask.load)
     if is_surplus:
         share = share_of(limits, ask.weight, view.shares.weight_of_all)
-        room = replace(limits.in_flight, sequences=limits.in_flight_with_surplus)
-        fits = room.fits(state.in_flight, replace(ask.load, sequences=min(ask.load.sequences, share)))
+        least = replace(ask.load, sequences=min(ask.load.sequences, share))
+        fits = limits.in_flight_with_surplus.fits(state.in_flight, least)
     else:
         fits = limits.in_flight.fits(state.within, ask.load)
     return (

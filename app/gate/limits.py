@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from app.gate.load import Room
@@ -43,11 +43,13 @@ class ClassLimits:
     Attributes:
         in_flight: of this class, within its tenants' shares.
         in_flight_at_most: of this class, surplus with the rest.
-        in_flight_with_surplus: sequences of this class, up to which surplus is admitted. Of what is handed over beyond
-            the run slots only half as much: here it may come to be within its share, in an engine it stays surplus.
+        in_flight_with_surplus: of this class, surplus with the rest, while surplus is admitted. Of what is handed over
+            beyond the run slots only half as much: here it may come to be within its share, in an engine it stays
+            surplus.
         in_flight_of_all: sequences of all classes, up to which what counts as this one is admitted.
         slots: run slots, which tenants share.
         unshared: sequences of this class up to which nothing is surplus. Infinite for P2, which yields to all others.
+        unshared_of_one: the same while no other tenant asks for this class; more, as nobody would have the rest.
         queue: of this class. A more urgent class may take it too.
         queue_timeout_s: the longest wait.
         max_wait_s: the longest estimated wait with which a request is let in.
@@ -55,10 +57,11 @@ class ClassLimits:
 
     in_flight: Room
     in_flight_at_most: Room
-    in_flight_with_surplus: int
+    in_flight_with_surplus: Room
     in_flight_of_all: int
     slots: int
     unshared: float
+    unshared_of_one: float
     queue: Room
     queue_timeout_s: float
     max_wait_s: float
@@ -89,15 +92,17 @@ def _class_limits(settings: Settings, priority: PriorityClass, num_replicas: int
     in_flight = _in_flight(settings, priority, slots, num_replicas)
     taken_by_replicas = settings.replicas.max_ongoing_requests * num_replicas / settings.ingress.num_replicas
     of_all = min(taken_by_replicas, settings.ingress.max_ongoing_requests / 2) * TOTAL_SHARES[priority]
+    with_surplus = math.ceil(slots * (1 + settings.admission.ahead_ratio / 2))
     ratio = settings.admission.unshared_ratio
     is_shared = ratio < 1 and priority is not PriorityClass.P2
     return ClassLimits(
         in_flight=in_flight,
         in_flight_at_most=_at_most(settings.admission.of(priority), in_flight),
-        in_flight_with_surplus=min(in_flight.sequences, math.ceil(slots * (1 + settings.admission.ahead_ratio / 2))),
+        in_flight_with_surplus=replace(in_flight, sequences=min(in_flight.sequences, with_surplus)),
         in_flight_of_all=max(math.floor(of_all), min(num_replicas, 1)),
         slots=slots,
         unshared=math.ceil(slots * ratio) if is_shared else math.inf,
+        unshared_of_one=math.ceil(slots * (1 + ratio) / 2) if is_shared else math.inf,
         queue=_queue(settings, priority),
         queue_timeout_s=settings.admission.of(priority).queue_timeout_s,
         max_wait_s=settings.admission.of(priority).queue_timeout_s * settings.admission.max_wait_ratio,

@@ -33,18 +33,20 @@ class Shares:
 def is_within_share(limits: ClassLimits, ask: Ask, shares: Shares) -> bool:
     """Whether the engines get `ask` as its own class now.
 
-    While the class leaves slots, all is: a share matters where there is little to share.
+    While the class leaves slots, all is: a share matters where there is little to share. One that asks alone has more
+    so, as nobody wants the rest: what another may take, when it comes, is what is left.
     """
-    if ask.is_alone or shares.within + ask.load.sequences <= limits.unshared:
+    unshared = limits.unshared if shares.weight_of_all > ask.weight else limits.unshared_of_one
+    if ask.is_alone or shares.within + ask.load.sequences <= unshared:
         return True
     return shares.of_tenant + ask.load.sequences <= share_of(limits, ask.weight, shares.weight_of_all)
 
 
 def share_of(limits: ClassLimits, weight: float, weight_of_all: float) -> int:
-    """Sequences of a tenant of `weight`: its part of the slots, at least one, and never more than `unshared`, as one
-    that has not asked lately may ask now."""
+    """Sequences of a tenant of `weight`: its part of the slots, at least one, and never more than `unshared_of_one`,
+    as one that has not asked lately may ask now."""
     part = math.floor(limits.slots * weight / max(weight, weight_of_all))
-    return max(1, part if part < limits.unshared else math.floor(limits.unshared))
+    return max(1, part if part < limits.unshared_of_one else math.floor(limits.unshared_of_one))
 
 
 def delay_s_of(limits: ClassLimits, ask: Ask, shares: Shares, is_surplus: bool) -> float:

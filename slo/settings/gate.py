@@ -62,12 +62,13 @@ class AdmissionSettings(SettingsGroup):
         "fill a slot in the step in which it falls free. What is more waits here, where it is shared fairly.",
     )
     unshared_ratio: float = Field(
-        0.75,
+        0.5,
         gt=0,
         le=1,
-        description="Run slots that P0, and P1, may fill whoever asks, as a share of them, and the largest share of "
-        "one of several tenants. Beyond that, what a tenant has above its share is surplus: it counts as one class "
-        "less for the engines, and yields to the requests of other tenants. 1: nothing is surplus.",
+        description="Run slots that P0, and P1, may fill whoever asks, as a share of them. Beyond that, what a tenant "
+        "has above its share is surplus: it counts as one class less for the engines, and yields to the requests of "
+        "other tenants. While one of several tenants asks alone it has half of the other slots too, and no share is "
+        "larger. 1: nothing is surplus.",
     )
     max_wait_ratio: float = Field(
         0.8,

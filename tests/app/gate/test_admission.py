@@ -42,10 +42,11 @@ def class_limits(**changes: Any) -> ClassLimits:
     limits = ClassLimits(
         in_flight=Room(4, 4000),
         in_flight_at_most=Room(8, 8000),
-        in_flight_with_surplus=4,
+        in_flight_with_surplus=Room(4, 4000),
         in_flight_of_all=12,
         slots=4,
         unshared=2,
+        unshared_of_one=3,
         queue=Room(5, 5000),
         queue_timeout_s=10,
         max_wait_s=8,

@@ -256,14 +256,14 @@ async def test_gate_tells_each_request_how_much_of_its_share_its_tenant_has_in_u
 
 
 async def test_gate_makes_nothing_surplus_while_a_class_leaves_slots() -> None:
-    """However many ask, up to three quarters of the slots; and a tenant keeps its share for a minute after it has
-    asked."""
+    """However many ask, up to half of the slots, and three quarters where one asks alone; a tenant keeps its share for
+    a minute after it has asked."""
     desk = Desk({"engine": {"max_num_seqs": 8}})
-    clients = [await desk.ask(P0, tenant, is_alone=False) for tenant in "abaaaaab"]
-    assert [client.counts_as for client in clients] == [P0] * 6 + [P1, P0]
+    clients = [await desk.ask(P0, tenant, is_alone=False) for tenant in "abcaaabc"]
+    assert [client.counts_as for client in clients] == [P0] * 4 + [P1, P1, P0, P0]
     await desk.finish(*clients)
     clients = await desk.ask_many(7, P0, "b", is_alone=False)
-    assert [client.counts_as for client in clients] == [P0] * 6 + [P1]
+    assert [client.counts_as for client in clients] == [P0] * 4 + [P1] * 3
     await desk.finish(*clients)
     await desk.pass_time(62)
     clients = await desk.ask_many(7, P0, "c", is_alone=False)

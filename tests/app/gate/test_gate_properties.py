@@ -122,7 +122,7 @@ class Watched:
             assert now[c].in_flight.sequences <= max(of.in_flight_at_most.sequences, before[c].in_flight.sequences)
             assert now[c].in_flight.tokens <= max(of.in_flight_at_most.tokens, before[c].in_flight.tokens)
             if now[c].surplus.sequences > before[c].surplus.sequences:
-                assert now[c].in_flight.sequences < of.in_flight_with_surplus + MAX_SEQUENCES
+                assert now[c].in_flight.sequences < of.in_flight_with_surplus.sequences + MAX_SEQUENCES
                 assert now[c].in_flight.tokens <= of.in_flight.tokens
             room = limits.queue_room(c)
             queued = [now[other].queued for other in PriorityClass if not other.outranks(c)]

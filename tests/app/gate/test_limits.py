@@ -21,10 +21,11 @@ def test_limits_are_derived_from_slots_and_what_serve_takes_when_none_is_set() -
         ("P0", "P1", "P2"), Room(80, 80 * 32_768)
     )
     assert {derived.classes[c].in_flight_at_most for c in PriorityClass} == {Room(160, 160 * 32_768)}
-    assert [derived.classes[c].in_flight_with_surplus for c in PriorityClass] == [72, 72, 72]
+    assert [derived.classes[c].in_flight_with_surplus for c in PriorityClass] == 3 * [Room(72, 80 * 32_768)]
     assert [derived.classes[c].in_flight_of_all for c in PriorityClass] == [1024, 768, 512]
     assert [derived.classes[c].slots for c in PriorityClass] == [64, 64, 64]
-    assert [derived.classes[c].unshared for c in PriorityClass] == [48, 48, math.inf]
+    assert [derived.classes[c].unshared for c in PriorityClass] == [32, 32, math.inf]
+    assert [derived.classes[c].unshared_of_one for c in PriorityClass] == [48, 48, math.inf]
     assert [derived.classes[c].queue.sequences for c in PriorityClass] == [256, 512, 1024]
     assert [derived.classes[c].queue.tokens for c in PriorityClass] == [256 * 8192, 512 * 8192, 1024 * 8192]
     assert [derived.classes[c].queue_timeout_s for c in PriorityClass] == [2, 30, 300]
@@ -35,7 +36,7 @@ def test_limits_are_derived_from_slots_and_what_serve_takes_when_none_is_set() -
 def test_limits_in_flight_grow_with_the_replicas_and_the_queues_do_not() -> None:
     one, four = limits(), limits(num_replicas=4)
     assert four.classes[P1].in_flight.sequences == 4 * one.classes[P1].in_flight.sequences
-    assert (four.classes[P1].slots, four.classes[P1].unshared) == (4 * 64, 4 * 48)
+    assert (four.classes[P1].slots, four.classes[P1].unshared) == (4 * 64, 4 * 32)
     assert four.classes[P1].queue == one.classes[P1].queue
 
 
@@ -59,7 +60,7 @@ def test_limits_that_are_set_are_taken_for_each_replica_and_ingress() -> None:
     }
     derived = limits(2, admission=values, engine={"max_model_len": 100})
     assert derived.classes[P2].in_flight == Room(20, 2 * 999)
-    assert derived.classes[P2].in_flight_with_surplus == 20
+    assert derived.classes[P2].in_flight_with_surplus.sequences == 20
     assert derived.classes[P2].in_flight_at_most == Room(20, 2 * 999)
     assert derived.classes[P2].queue == Room(7, 70)
     assert derived.classes[P1].in_flight == Room(160, 160 * 100)

@@ -1,5 +1,6 @@
 """Mutations that these tests see: no part of the slots unshared; a share above it; a share of nothing; a large request
-within a share that it exceeds; weights left out; a lone tenant limited or delayed; a delay without a bound."""
+within a share that it exceeds; weights left out; one that asks alone held to half; the only tenant limited or delayed;
+a delay without a bound."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from slo.settings import parse_settings
 P0, P1, P2 = PriorityClass
 LIMITS = derive_limits(parse_settings({"engine": {"max_num_seqs": 8}}), num_replicas=1).classes
 EIGHT = LIMITS[P1]
-"""Eight slots, of which six are unshared."""
+"""Eight slots, of which four are unshared, and six while one tenant asks alone."""
 
 
 def ask(sequences: int = 1, weight: float = 1.0, priority: PriorityClass = P1, is_alone: bool = False) -> Ask:
@@ -36,7 +37,7 @@ def ask(sequences: int = 1, weight: float = 1.0, priority: PriorityClass = P1, i
         (1, 3, 2),
         (1, 8, 1),
         (1, 100, 1),
-        (9, 10, 6),  # never more than what is unshared
+        (9, 10, 6),  # never more than what one may have that asks alone
         (2, 3, 5),
         (2, 4, 4),
         (2, 8, 2),
@@ -53,14 +54,19 @@ def test_share_is_the_weights_part_of_the_slots_and_leaves_some_to_newcomers(
 @pytest.mark.parametrize(
     ("sequences", "shares", "is_within"),
     [
-        (1, Shares(2, within=5, of_tenant=5), True),  # the class leaves slots
-        (1, Shares(2, within=6, of_tenant=6), False),
+        (1, Shares(1, within=5, of_tenant=5), True),  # nobody else asks
+        (1, Shares(1, within=6, of_tenant=6), False),  # one that comes finds slots that yield
+        (1, Shares(3, within=3, of_tenant=3), True),  # the class leaves slots
+        (1, Shares(3, within=4, of_tenant=3), False),
+        (1, Shares(2, within=4, of_tenant=4), False),
         (1, Shares(2, within=6, of_tenant=4), False),
         (1, Shares(2, within=6, of_tenant=3), True),
         (1, Shares(2, within=9, of_tenant=0), True),
         (1, Shares(3, within=6, of_tenant=2), False),
-        (6, Shares(9, within=0, of_tenant=0), True),
-        (7, Shares(9, within=0, of_tenant=0), False),  # more than a share: nobody else would have one
+        (4, Shares(9, within=0, of_tenant=0), True),
+        (5, Shares(9, within=0, of_tenant=0), False),  # more than a share: nobody else would have one
+        (6, Shares(1, within=0, of_tenant=0), True),
+        (7, Shares(1, within=0, of_tenant=0), False),
         (4, Shares(2, within=3, of_tenant=0), True),
         (5, Shares(2, within=3, of_tenant=0), False),
         (2, Shares(2, within=6, of_tenant=3), False),
@@ -109,8 +115,8 @@ def test_nothing_is_delayed_of_the_only_tenant_nor_of_p2() -> None:
 def test_shares_fill_the_slots_at_most_but_for_the_least_of_one_each(
     slots: int, ratio: float, weights: list[float]
 ) -> None:
-    limits = replace(EIGHT, slots=slots, unshared=math.ceil(slots * ratio))
+    limits = replace(EIGHT, slots=slots, unshared_of_one=math.ceil(slots * ratio))
     shares = [share_of(limits, weight, sum(weights)) for weight in weights]
     assert min(shares) >= 1
     assert sum(share for share in shares if share > 1) <= slots
-    assert all(share <= limits.unshared for share in shares)
+    assert all(share <= limits.unshared_of_one for share in shares)
