@@ -100,10 +100,11 @@ def measure_path(sizes: Sizes, seconds: float) -> list[Claim]:
         tokens_per_s: list[list[float]] = [[], []]
         for _ in range(PATH_ROUNDS):
             for i, server in enumerate(servers):
-                one = server.run("path", streams=1, duration_s=seconds / 2).figures.of("stream")
+                one = server.run("first_token", duration_s=seconds / 2).figures.of("stream")
                 many = server.run("path", streams=PATH_STREAMS, duration_s=seconds / 2).figures
                 if one.ttft is None:
                     raise RuntimeError(f"nothing was answered in {seconds / 2:g} s; {one.errors or 'longer --seconds'}")
+                say(f"  TTFT p50 of {one.ttft.count}: {one.ttft.p50_ms:.1f} ms")
                 ttfts_ms[i].append(one.ttft.p50_ms)
                 tokens_per_s[i].append(many.tokens_per_s)
     return path_claims(*map(statistics.median, ttfts_ms), *map(statistics.median, tokens_per_s))

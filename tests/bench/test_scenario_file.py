@@ -59,5 +59,6 @@ def test_file_that_is_no_scenario_is_refused_by_its_name(tmp_path: Path, content
 
 
 def test_missing_file_names_those_built_in() -> None:
-    with pytest.raises(ScenarioError, match="built in: busy, flood, memory, mixed, overload, path, prefill, slots"):
+    built_in = "busy, first_token, flood, memory, mixed, overload, path, prefill, slots"
+    with pytest.raises(ScenarioError, match=f"built in: {built_in}"):
         load_scenario("none.yaml")
