@@ -17,7 +17,7 @@ from app.gate.ask import Ask, Waiter
 from app.gate.ending import Ending
 from app.gate.limits import GateLimits
 from app.gate.load import Load, total
-from app.gate.shares import Shares, is_within_share, share_of
+from app.gate.shares import Shares, has_turn, is_within_share, share_of
 from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings.scheduling import AgingPeriods
@@ -54,10 +54,16 @@ Decision = Admit | Queue | Refuse
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One that waits, and may be the next. `is_surplus`: it would be its tenant's."""
+    """One that waits, and may be the next.
+
+    Attributes:
+        is_surplus: it would be its tenant's.
+        has_turn: while it has no room, what is less urgent waits too.
+    """
 
     waiter: Waiter
     is_surplus: bool = False
+    has_turn: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class ClassView:
         within: what its requests hold within their tenants' shares.
         surplus: what they hold beyond them.
         queued: what waits.
-        is_held: someone waits whose tenant has not its share.
+        is_held: someone waits who has a turn (`app.gate.shares.has_turn`).
         tokens_per_s: the measured service rate, None where it is not known.
     """
 
@@ -115,7 +121,8 @@ def decide_admission(view: GateView, ask: Ask, max_retry_after_s: float, now_s: 
     retry_after_s = _retry_after_s(wait_s, limits.queue_timeout_s, max_retry_after_s)
     is_surplus = is_surplus_now(view, ask)
     runs_now = not _is_someone_before(view, ask.priority, is_surplus) and fits_in_flight(view, ask, is_surplus)
-    if not runs_now and wait_s is not None and wait_s > limits.max_wait_s:
+    is_too_long = view.limits.num_replicas > 0 and wait_s is not None and wait_s > limits.max_wait_s
+    if not runs_now and is_too_long:
         return Refuse(Ending.WAIT_TOO_LONG, retry_after_s)
     displaced = _whom_to_displace(view, ask, runs_now)
     if displaced is None:
@@ -132,13 +139,15 @@ def fits_in_flight(view: GateView, ask: Ask, is_surplus: bool) -> bool:
     """Whether the limits in flight have room for `ask`: its class's, and that of all classes.
 
     What is within a share does not see the surplus of its class, which yields to it, as long as both fit. Of surplus no
-    more sequences have to fit than its tenant's share is: a larger request would wait until its class is empty.
+    more sequences have to fit than its tenant's share is: a larger request would wait until its class is empty. Surplus
+    that has a turn takes of the room of all classes what its class may, as it holds its class up meanwhile.
     """
     limits, state = view.limits.classes[ask.priority], view.classes[ask.priority]
-    of_all = view.limits.classes[Standing(is_surplus).counts_as(ask.priority)].in_flight_of_all
+    counts_as = Standing(is_surplus and not has_turn(limits, ask, view.shares)).counts_as(ask.priority)
+    of_all = view.limits.classes[counts_as].in_flight_of_all
     charge = limits.in_flight.clamp(ask.load)
     if is_surplus:
-        share = share_of(limits, ask.weight, view.shares.weight_of_all)
+        share = share_of(limits, view.shares.part)
         least = replace(ask.load, sequences=min(ask.load.sequences, share))
         fits = limits.in_flight_with_surplus.fits(state.in_flight, least)
     else:
@@ -161,7 +170,7 @@ def choose_next(
     has room: so it starves no more here than in the engine, whose scheduler lifts it by the same periods.
 
     Args:
-        candidates: by class, of each the first within its tenant's share and the first of the surplus.
+        candidates: by class, of each the first that has a turn and the first of the others.
         fits: whether the limits in flight have room for one.
     """
     someone_is_held = False
@@ -171,7 +180,7 @@ def choose_next(
         has_aged = period_s is not None and now_s - waiter.arrived_s >= period_s
         if (has_aged or not someone_is_held) and fits(candidate):
             return candidate
-        someone_is_held = someone_is_held or not candidate.is_surplus
+        someone_is_held = someone_is_held or candidate.has_turn
     return None
 
 
@@ -225,7 +234,7 @@ def _has_room(view: GateView, ask: Ask, displaced: list[Waiter], runs_now: bool)
         return False
     if runs_now:
         return True
-    charge = view.limits.classes[ask.priority].queue.clamp(ask.load)
+    charge = view.limits.queue_charge(ask)
     for level in PriorityClass:
         if ask.priority.outranks(level):
             continue

@@ -29,9 +29,9 @@ class Askers:
         self._weights: dict[PriorityClass, float] = dict.fromkeys(PriorityClass, 0.0)
         self._next_look_s = 0.0
 
-    def weight(self, priority: PriorityClass) -> float:
-        """Of those that ask for `priority` together."""
-        return self._weights[priority]
+    def part(self, priority: PriorityClass, tenant: str) -> float:
+        """The weight of `tenant`, which asks for `priority`, as a part of those of all that do; 1: it alone does."""
+        return self._of[priority][tenant].weight / self._weights[priority]
 
     def come(self, priority: PriorityClass, tenant: str, weight: float, now_s: float) -> None:
         """A request of `tenant` is here. Its weight is that of its latest request."""

@@ -32,7 +32,7 @@ from app.gate.in_flight import Held, InFlight
 from app.gate.limits import ClassLimits, derive_limits
 from app.gate.load import Load
 from app.gate.service_rate import ServiceRate
-from app.gate.shares import Shares, delay_s_of, is_within_share
+from app.gate.shares import Shares, delay_s_of, has_turn, is_within_share
 from slo.messages import Standing
 from slo.priority import PriorityClass
 from slo.settings import Settings
@@ -87,6 +87,7 @@ class GateBook:
         self._in_flight = InFlight()
         self._askers = Askers()
         self._rates = {c: ServiceRate(settings.admission.rate_window_s, now_s) for c in PriorityClass}
+        self._rates_are_of = num_replicas
         self._endings: dict[PriorityClass, Counter[Ending]] = {c: Counter() for c in PriorityClass}
         self._num_asked = 0
         self._is_closed = False
@@ -137,7 +138,7 @@ class GateBook:
                 return Admitted(number, self._admit(number, ask, is_surplus))
             case Queue(deadline_s=deadline_s, displaced=displaced):
                 self._displace(displaced, now_s)
-                waiter = Waiter(number, ask, self.limits_of(ask.priority).queue.clamp(ask.load), now_s, deadline_s)
+                waiter = Waiter(number, ask, self._limits.queue_charge(ask), now_s, deadline_s)
                 self._backlog.push(waiter)
                 return waiter
 
@@ -159,12 +160,13 @@ class GateBook:
 
     def set_num_replicas(self, num_replicas: int) -> bool:
         """So many replicas run now; whether that is another number."""
-        before = self._limits.num_replicas
-        if num_replicas == before:
+        if num_replicas == self._limits.num_replicas:
             return False
         self._limits = derive_limits(self._settings, num_replicas)
-        if before and num_replicas:
-            self._rates = {c: rate.scaled(num_replicas / before) for c, rate in self._rates.items()}
+        if num_replicas:
+            if self._rates_are_of:
+                self._rates = {c: rate.scaled(num_replicas / self._rates_are_of) for c, rate in self._rates.items()}
+            self._rates_are_of = num_replicas
         return True
 
     def close(self) -> None:
@@ -199,11 +201,11 @@ class GateBook:
     def _candidates(self) -> Iterator[Candidate]:
         for c in _BY_URGENCY:
             queue = self._backlog.queues[c]
-            within, surplus = queue.heads(self._is_within)
-            if within is not None:
-                yield Candidate(within)
-            if surplus is not None:
-                yield Candidate(surplus, is_surplus=True)
+            first, other = queue.heads(self._has_turn)
+            if first is not None:
+                yield Candidate(first, not self._is_within(first))
+            if other is not None:
+                yield Candidate(other, is_surplus=True, has_turn=False)
 
     def _let_in(self, following: Candidate) -> None:
         waiter = following.waiter
@@ -246,11 +248,15 @@ class GateBook:
         ask = waiter.ask
         return is_within_share(self.limits_of(ask.priority), ask, self._shares(ask))
 
+    def _has_turn(self, waiter: Waiter) -> bool:
+        return has_turn(self.limits_of(waiter.ask.priority), waiter.ask, self._shares(waiter.ask))
+
     def _shares(self, ask: Ask) -> Shares:
         return Shares(
-            weight_of_all=self._askers.weight(ask.priority),
+            part=self._askers.part(ask.priority, ask.tenant),
             within=self._in_flight.within[ask.priority].sequences,
             of_tenant=self._in_flight.of_tenant(ask.priority, ask.tenant),
+            is_idle=not self._in_flight.has_any(ask.priority, ask.tenant),
         )
 
     def _view(self, ask: Ask, now_s: float, sees_held: bool = True) -> GateView:
@@ -260,7 +266,7 @@ class GateBook:
                 within=self._in_flight.within[c],
                 surplus=self._in_flight.surplus[c],
                 queued=queue.load,
-                is_held=sees_held and queue.heads(self._is_within)[0] is not None,
+                is_held=sees_held and queue.heads(self._has_turn)[0] is not None,
                 tokens_per_s=self._rates[c].tokens_per_s(now_s),
             )
             for c, queue in queues.items()
@@ -275,11 +281,11 @@ class GateBook:
         )
 
     def _measure(self, now_s: float) -> None:
-        is_first = True
+        is_first = self._limits.num_replicas > 0
         for c in _BY_URGENCY:
             queue = self._backlog.queues[c]
             self._rates[c] = self._rates[c].at(now_s, is_first and len(queue) > 0)
-            is_first = is_first and queue.heads(self._is_within)[0] is None
+            is_first = is_first and queue.heads(self._has_turn)[0] is None
 
     def check_invariants(self, waiting: set[int], now_s: float) -> None:
         """For tests, when settled: the sums hold, those that wait are `waiting`, and nobody who may go waits."""

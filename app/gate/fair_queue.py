@@ -69,16 +69,16 @@ class FairQueue:
         flow = self._flows.get(tenant)
         return flow is not None and bool(flow.waiting)
 
-    def heads(self, is_within: Callable[[Waiter], bool]) -> tuple[Waiter | None, Waiter | None]:
-        """Who is served next of the tenants' first ones: of those that are within their shares, and of the others; None
-        when there is none."""
+    def heads(self, has_turn: Callable[[Waiter], bool]) -> tuple[Waiter | None, Waiter | None]:
+        """Who is served next of the tenants' first ones: of those that have a turn, and of the others; None where there
+        is none."""
         first: dict[bool, tuple[float, int, Waiter]] = {}
         for flow in self._flows.values():
             if flow.waiting:
-                entry, is_one_within = (flow.start, flow.head.number, flow.head), is_within(flow.head)
-                first[is_one_within] = min(first.get(is_one_within, entry), entry)
-        within, surplus = first.get(True), first.get(False)
-        return within and within[2], surplus and surplus[2]
+                entry, in_order = (flow.start, flow.head.number, flow.head), has_turn(flow.head)
+                first[in_order] = min(first.get(in_order, entry), entry)
+        turn, other = first.get(True), first.get(False)
+        return turn and turn[2], other and other[2]
 
     def serve(self, waiter: Waiter) -> None:
         """`waiter`, the head of its tenant, leaves the queue to be served: it is charged to its tenant."""

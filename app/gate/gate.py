@@ -94,6 +94,7 @@ class Gate:
         self._settle(now_s)
         match self._book.enter(ask, now_s):
             case Refuse(reason=ending, retry_after_s=retry_after_s):
+                self._settle(now_s)
                 raise self._refused(ask, ending, retry_after_s)
             case Admitted() as admitted:
                 self._settle(now_s)

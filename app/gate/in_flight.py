@@ -31,6 +31,7 @@ class InFlight:
         self._within: dict[PriorityClass, Load] = dict.fromkeys(PriorityClass, Load())
         self._surplus: dict[PriorityClass, Load] = dict.fromkeys(PriorityClass, Load())
         self._of_tenants: Counter[tuple[PriorityClass, str]] = Counter()
+        self._num_of_tenants: Counter[tuple[PriorityClass, str]] = Counter()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -53,11 +54,16 @@ class InFlight:
         """Sequences of `tenant` in `priority`, within its share."""
         return self._of_tenants[priority, tenant]
 
+    def has_any(self, priority: PriorityClass, tenant: str) -> bool:
+        """Whether `tenant` has a request in `priority`, be it surplus."""
+        return self._num_of_tenants[priority, tenant] > 0
+
     def add(self, number: int, held: Held) -> None:
         """Request `number` is in flight."""
         assert number not in self._held, f"{held.ask.request_id} was admitted twice"
         self._held[number] = held
         self._loads_of(held)[held.ask.priority] += held.charge
+        self._num_of_tenants[held.ask.priority, held.ask.tenant] += 1
         if not held.is_surplus:
             self._of_tenants[held.ask.priority, held.ask.tenant] += held.charge.sequences
 
@@ -68,8 +74,10 @@ class InFlight:
         key = (held.ask.priority, held.ask.tenant)
         if not held.is_surplus:
             self._of_tenants[key] -= held.charge.sequences
-        if not self._of_tenants[key]:
-            del self._of_tenants[key]
+        self._num_of_tenants[key] -= 1
+        for counter in (self._of_tenants, self._num_of_tenants):
+            if not counter[key]:
+                del counter[key]
         return held
 
     def _loads_of(self, held: Held) -> dict[PriorityClass, Load]:
@@ -86,3 +94,5 @@ class InFlight:
             if not held.is_surplus:
                 sums[held.ask.priority, held.ask.tenant] += held.charge.sequences
         assert dict(sums) == dict(self._of_tenants)
+        nums = Counter((held.ask.priority, held.ask.tenant) for held in self._held.values())
+        assert dict(nums) == dict(self._num_of_tenants)

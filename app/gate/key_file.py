@@ -37,7 +37,7 @@ class TenantEntry(SettingsGroup):
     )
     requests_per_minute: int | None = Field(None, ge=1, description="Null: no limit.")
     tokens_per_minute: int | None = Field(None, ge=1, description="Tokens by estimate. Null: no limit.")
-    weight: float = Field(1, gt=0, le=1000, description="Of its share within a class.")
+    weight: float = Field(1, ge=0.001, le=1000, description="Of its share within a class.")
     disabled: bool = Field(False, description="True: its keys are refused.")
 
     _class = field_validator("highest_class", mode="before")(parse_class)
@@ -94,6 +94,8 @@ def parse_key_file(text: str) -> KeyStore:
         raise KeyFileError("no YAML: it holds a character that is not allowed, or is nested too deeply") from None
     except ValidationError as error:
         raise KeyFileError("\n".join(_describe(e, root) for e in error.errors(include_url=False))) from None
+    except ValueError:  # of YAML's reader, which has no mark then
+        raise KeyFileError("no YAML: something without quotes looks like a date or a number, and is none") from None
     return KeyStore(_keys(content.tenants))
 
 

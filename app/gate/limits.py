@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from app.gate.load import Room
+from app.gate.ask import Ask
+from app.gate.load import Load, Room
 from slo.priority import PriorityClass
 from slo.settings import Settings
 from slo.settings.gate import ClassAdmission
@@ -33,7 +34,8 @@ TOTAL_SHARES: Final[Mapping[PriorityClass, float]] = {
 }
 """A class is admitted while all classes together hold less than this share of what the replicas take. So a quarter is
 P0's alone, a quarter P0's and P1's, and Serve's own queue, which knows no class, is never reached. At half, P2 alone
-still fills every run slot: `replicas.max_ongoing_requests` is at least twice `engine.max_num_seqs`."""
+still fills every run slot, as `replicas.max_ongoing_requests` is at least twice `engine.max_num_seqs`; where an ingress
+process has more run slots than a quarter of its own `max_ongoing_requests`, that takes more ingress processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,9 @@ class ClassLimits:
         in_flight_at_most: of this class, surplus with the rest.
         in_flight_with_surplus: of this class, surplus with the rest, while surplus is admitted. Of what is handed over
             beyond the run slots only half as much: here it may come to be within its share, in an engine it stays
-            surplus.
+            surplus. Of a limit that is set, no more than leaves room for another tenant.
         in_flight_of_all: sequences of all classes, up to which what counts as this one is admitted.
-        slots: run slots, which tenants share.
+        slots: run slots that tenants share: those of the engines, or as many as may be in flight.
         unshared: sequences of this class up to which nothing is surplus. Infinite for P2, which yields to all others.
         unshared_of_one: the same while no other tenant asks for this class; more, as nobody would have the rest.
         queue: of this class. A more urgent class may take it too.
@@ -80,6 +82,10 @@ class GateLimits:
         own = self.classes[priority].queue
         return sum((self.classes[c].queue for c in PriorityClass if priority.outranks(c)), own)
 
+    def queue_charge(self, ask: Ask) -> Load:
+        """What `ask` takes of the queue."""
+        return self.queue_room(ask.priority).clamp(ask.load)
+
 
 def derive_limits(settings: Settings, num_replicas: int) -> GateLimits:
     """The limits with `num_replicas` running. What is set is taken; null is derived (see each setting)."""
@@ -89,23 +95,25 @@ def derive_limits(settings: Settings, num_replicas: int) -> GateLimits:
 
 def _class_limits(settings: Settings, priority: PriorityClass, num_replicas: int) -> ClassLimits:
     slots = _share(settings.engine.max_num_seqs, num_replicas, settings)
-    in_flight = _in_flight(settings, priority, slots, num_replicas)
+    own, in_flight = settings.admission.of(priority), _in_flight(settings, priority, slots, num_replicas)
     taken_by_replicas = settings.replicas.max_ongoing_requests * num_replicas / settings.ingress.num_replicas
     of_all = min(taken_by_replicas, settings.ingress.max_ongoing_requests / 2) * TOTAL_SHARES[priority]
-    with_surplus = math.ceil(slots * (1 + settings.admission.ahead_ratio / 2))
     ratio = settings.admission.unshared_ratio
     is_shared = ratio < 1 and priority is not PriorityClass.P2
+    with_surplus = math.ceil(slots * (1 + settings.admission.ahead_ratio / 2))
+    shared_slots = min(slots, in_flight.sequences)
+    unshared = math.ceil(shared_slots * ratio)
     return ClassLimits(
         in_flight=in_flight,
-        in_flight_at_most=_at_most(settings.admission.of(priority), in_flight),
-        in_flight_with_surplus=replace(in_flight, sequences=min(in_flight.sequences, with_surplus)),
+        in_flight_at_most=_at_most(own, in_flight),
+        in_flight_with_surplus=_with_surplus(own, in_flight, with_surplus, ratio),
         in_flight_of_all=max(math.floor(of_all), min(num_replicas, 1)),
-        slots=slots,
-        unshared=math.ceil(slots * ratio) if is_shared else math.inf,
-        unshared_of_one=math.ceil(slots * (1 + ratio) / 2) if is_shared else math.inf,
+        slots=shared_slots,
+        unshared=unshared if is_shared else math.inf,
+        unshared_of_one=max(unshared, _part_of_one(shared_slots, ratio)) if is_shared else math.inf,
         queue=_queue(settings, priority),
-        queue_timeout_s=settings.admission.of(priority).queue_timeout_s,
-        max_wait_s=settings.admission.of(priority).queue_timeout_s * settings.admission.max_wait_ratio,
+        queue_timeout_s=own.queue_timeout_s,
+        max_wait_s=own.queue_timeout_s * settings.admission.max_wait_ratio,
     )
 
 
@@ -126,6 +134,18 @@ def _at_most(own: ClassAdmission, in_flight: Room) -> Room:
         in_flight.sequences * (2 if own.max_in_flight is None else 1),
         in_flight.tokens * (2 if own.max_in_flight_tokens is None else 1),
     )
+
+
+def _with_surplus(own: ClassAdmission, in_flight: Room, sequences: int, ratio: float) -> Room:
+    return Room(
+        min(sequences, in_flight.sequences if own.max_in_flight is None else _part_of_one(in_flight.sequences, ratio)),
+        in_flight.tokens if own.max_in_flight_tokens is None else _part_of_one(in_flight.tokens, ratio),
+    )
+
+
+def _part_of_one(limit: int, ratio: float) -> int:
+    """What one tenant that asks alone may have of `limit`: `ratio` of it, and half of the rest."""
+    return min(limit, max(1, math.floor(limit * (1 + ratio) / 2)))
 
 
 def _queue(settings: Settings, priority: PriorityClass) -> Room:

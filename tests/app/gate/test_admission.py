@@ -100,9 +100,14 @@ def test_decide_admits_when_there_is_room_and_nobody_waits_before(found: GateVie
 
 def test_decide_lets_a_request_wait_for_a_replica_when_none_runs() -> None:
     assert decide(view(num_replicas=0)) == QUEUED
+    slow = {P1: ClassView(queued=Load(1, 100), tokens_per_s=1.0)}
+    assert decide(view(slow, num_replicas=0, tokens_ahead=100)) == QUEUED, (
+        "a rate tells nothing of a replica that starts"
+    )
+    assert isinstance(decide(view(slow, tokens_ahead=100, is_behind_own=True)), Refuse)
 
 
-IN_SHARE, BEYOND = Shares(2, within=3, of_tenant=1), Shares(2, within=3, of_tenant=2)
+IN_SHARE, BEYOND = Shares(1 / 2, within=3, of_tenant=1), Shares(1 / 2, within=3, of_tenant=2)
 OF_OTHERS = ask(is_alone=False)
 
 
@@ -140,9 +145,17 @@ def test_decide_gives_surplus_what_the_class_leaves_and_shares_what_surplus_has(
 
 
 def test_decide_admits_a_surplus_request_of_many_sequences_where_as_many_as_a_share_fit() -> None:
-    large, shares = ask(sequences=9, is_alone=False), Shares(2, within=2, of_tenant=0)
+    large, shares = ask(sequences=9, is_alone=False), Shares(1 / 2, within=2, of_tenant=0)
     assert decide(view({P1: ClassView(within=Load(2, 200))}, shares=shares), large) == Admit(is_surplus=True)
     assert decide(view({P1: ClassView(within=Load(3, 300))}, shares=shares), large) == QUEUED
+
+
+def test_decide_gives_surplus_of_an_idle_tenant_the_room_of_its_class() -> None:
+    """It holds its class up while it waits, so it must not wait for the room of a less urgent one too."""
+    limits, batch = {P2: class_limits(in_flight_of_all=4)}, {P2: ClassView(within=Load(3, 300))}
+    large, shares = ask(sequences=4, is_alone=False), Shares(1 / 2, within=0, of_tenant=0)
+    assert decide(view(batch, limits, shares=shares), large) == QUEUED
+    assert decide(view(batch, limits, shares=replace(shares, is_idle=True)), large) == Admit(is_surplus=True)
 
 
 @pytest.mark.parametrize("most", [Room(6, 8000), Room(8, 650)])
@@ -297,8 +310,10 @@ def test_choose_next_goes_by_class_and_lets_nobody_starve(
     assert following is (None if chosen is None else candidates[chosen])
 
 
-def test_choose_next_lets_surplus_hold_nobody_and_be_held() -> None:
-    within, surplus, batch = Candidate(waiter(priority=P1)), Candidate(waiter(priority=P1), True), waiter(priority=P2)
+def test_choose_next_lets_surplus_hold_nobody_and_be_held_unless_it_has_a_turn() -> None:
+    within, batch = Candidate(waiter(priority=P1)), waiter(priority=P2)
+    surplus = Candidate(waiter(priority=P1), is_surplus=True, has_turn=False)
+    in_turn = Candidate(waiter(priority=P1), is_surplus=True)
 
     def chosen(*candidates: Candidate, full: Candidate) -> Candidate | None:
         return choose_next(candidates, lambda one: one is not full, AGING_S, now_s=1)
@@ -307,6 +322,7 @@ def test_choose_next_lets_surplus_hold_nobody_and_be_held() -> None:
     assert chosen(within, surplus, last, full=last) is within
     assert chosen(within, surplus, last, full=within) is None
     assert chosen(surplus, last, full=surplus) is last
+    assert chosen(in_turn, last, full=in_turn) is None
 
 
 def test_choose_next_never_lifts_a_class_without_an_aging_period() -> None:

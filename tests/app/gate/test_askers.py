@@ -15,13 +15,13 @@ def ask(priority: PriorityClass, tenant: str) -> Ask:
     return Ask("r", priority, tenant, 1.0, Load(1, 10, 5))
 
 
-def test_weight_is_that_of_each_tenant_once_by_its_latest_request() -> None:
+def test_part_is_that_of_each_tenants_weight_once_by_its_latest_request() -> None:
     askers = Askers()
-    for priority, tenant, weight in ((P1, "a", 1.0), (P1, "a", 1.0), (P1, "b", 2.0), (P0, "a", 4.0)):
+    for priority, tenant, weight in ((P1, "a", 1.0), (P1, "a", 1.0), (P1, "b", 3.0), (P0, "a", 4.0)):
         askers.come(priority, tenant, weight, 0.0)
-    assert [askers.weight(c) for c in PriorityClass] == [4.0, 3.0, 0.0]
-    askers.come(P1, "b", 0.5, 1.0)
-    assert askers.weight(P1) == 1.5
+    assert [askers.part(P1, "a"), askers.part(P1, "b"), askers.part(P0, "a")] == [1 / 4, 3 / 4, 1]
+    askers.come(P1, "b", 1.0, 1.0)
+    assert askers.part(P1, "a") == 1 / 2
     askers.check_invariants(ask(P1, "a"), ask(P1, "a"), ask(P1, "b"), ask(P1, "b"), ask(P0, "a"))
 
 
@@ -31,14 +31,15 @@ def test_tenant_is_forgotten_a_minute_after_it_asked_last_when_nothing_of_it_is_
     askers.come(P1, "goes", 2.0, 0.0)
     askers.go(P1, "goes")
     askers.forget(REMEMBERED_S - 2)
-    assert askers.weight(P1) == 3.0
+    assert askers.part(P1, "stays") == 1 / 3
     askers.forget(REMEMBERED_S)
-    assert askers.weight(P1) == 1.0
+    assert askers.part(P1, "stays") == 1
     askers.check_invariants(ask(P1, "stays"))
     askers.go(P1, "stays")
     askers.forget(10 * REMEMBERED_S)
-    assert askers.weight(P1) == 0.0
-    askers.check_invariants()
+    askers.come(P1, "new", 5.0, 10 * REMEMBERED_S)
+    assert askers.part(P1, "new") == 1
+    askers.check_invariants(ask(P1, "new"))
 
 
 def test_tenant_that_asks_again_is_remembered_from_then_on() -> None:
@@ -47,4 +48,4 @@ def test_tenant_that_asks_again_is_remembered_from_then_on() -> None:
         askers.come(P1, "a", 1.0, at_s)
         askers.go(P1, "a")
     askers.forget(REMEMBERED_S + 5)
-    assert askers.weight(P1) == 1.0
+    assert askers.part(P1, "a") == 1

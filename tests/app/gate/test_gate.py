@@ -221,65 +221,23 @@ async def test_gate_refuses_the_flood_and_not_the_other_tenant_when_the_queue_is
     await desk.end()
 
 
-async def test_gate_gives_a_tenant_its_share_at_once_when_another_floods() -> None:
-    """A tenant among others gets three of four slots by P1 as P1, and the last as surplus, which yields in the engine:
-    so the other's first one does not wait, and of the next ones the flood has less."""
+async def test_gate_waits_for_a_replica_whatever_the_rate_was_and_knows_it_when_one_is_back() -> None:
     desk = Desk()
-    flood = await desk.ask_many(SLOTS + 2, P1, "flood", is_alone=False)
-    assert [client.counts_as for client in flood[:SLOTS]] == [P1, P1, P1, P2]
-    assert all(client.waits for client in flood[SLOTS:])
-    first, second, third = await desk.ask_many(3, P1, "other", is_alone=False)
-    assert (first.is_admitted, first.counts_as) == (True, P1)
-    assert second.waits
-    assert desk.state(P1).surplus.sequences == 1
-    await desk.finish(flood[0])
-    assert (second.is_admitted, second.counts_as) == (True, P1)  # its share is of two
-    await desk.finish(flood[3])
-    assert third.waits  # beyond its share, as is the flood's next, which came before it
-    await desk.finish(flood[1])
-    assert flood[SLOTS].counts_as is P1  # one of its share
-    await desk.end()
-
-
-async def test_gate_tells_each_request_how_much_of_its_share_its_tenant_has_in_use() -> None:
-    """Of P0 and P1; not where there is one tenant, nor of P2."""
-    desk = Desk({"engine": {"max_num_seqs": 8}})
-    for tenant, priority, is_alone, delays_s in (
-        ("a", P1, False, [0, 1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1]),  # alone, its share is of six; the last is surplus
-        ("b", P1, False, [0, 1 / 4, 2 / 4]),  # with another, of four
-        ("c", P0, True, [0, 0, 0]),
-        ("d", P2, False, [0, 0, 0]),
-    ):
-        clients = await desk.ask_many(len(delays_s), priority, tenant, is_alone=is_alone)
-        assert [client.standing.delay_s for client in clients] == pytest.approx(delays_s)
-    await desk.end()
-
-
-async def test_gate_makes_nothing_surplus_while_a_class_leaves_slots() -> None:
-    """However many ask, up to half of the slots, and three quarters where one asks alone; a tenant keeps its share for
-    a minute after it has asked."""
-    desk = Desk({"engine": {"max_num_seqs": 8}})
-    clients = [await desk.ask(P0, tenant, is_alone=False) for tenant in "abcaaabc"]
-    assert [client.counts_as for client in clients] == [P0] * 4 + [P1, P1, P0, P0]
-    await desk.finish(*clients)
-    clients = await desk.ask_many(7, P0, "b", is_alone=False)
-    assert [client.counts_as for client in clients] == [P0] * 4 + [P1] * 3
-    await desk.finish(*clients)
-    await desk.pass_time(62)
-    clients = await desk.ask_many(7, P0, "c", is_alone=False)
-    assert [client.counts_as for client in clients] == [P0] * 6 + [P1]
-    clients = await desk.ask_many(3, P0, "a", is_alone=False)
-    assert [client.counts_as for client in clients] == [P0] * 3
-    await desk.end()
-
-
-async def test_gate_lets_surplus_wait_and_not_the_batch_behind_it() -> None:
-    desk = Desk()
-    await desk.ask_many(SLOTS, P1, "flood", is_alone=False)
-    waiting = await desk.ask(P1, "flood", is_alone=False)
-    assert waiting.waits
-    batch = await desk.ask_many(SLOTS, P2, "batch", is_alone=False)
-    assert all(client.is_admitted and client.counts_as is P2 for client in batch)
+    running = await desk.ask_many(SLOTS + 2, P1)
+    for _ in range(20):
+        running.append(await desk.ask(P1))
+        await desk.pass_time(1)
+        await desk.finish(running.pop(0))
+    rate = desk.state(P1).tokens_per_s
+    assert rate == pytest.approx(100, rel=0.1)
+    desk.gate.set_num_replicas(0)
+    await desk.settle()
+    for _ in range(5):
+        await desk.pass_time(20)
+        assert (await desk.ask(P1)).waits
+    desk.gate.set_num_replicas(2)
+    await desk.settle()
+    assert desk.state(P1).tokens_per_s in (None, pytest.approx(2 * rate, rel=0.2))
     await desk.end()
 
 

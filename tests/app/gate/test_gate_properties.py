@@ -123,7 +123,7 @@ class Watched:
             assert now[c].in_flight.tokens <= max(of.in_flight_at_most.tokens, before[c].in_flight.tokens)
             if now[c].surplus.sequences > before[c].surplus.sequences:
                 assert now[c].in_flight.sequences < of.in_flight_with_surplus.sequences + MAX_SEQUENCES
-                assert now[c].in_flight.tokens <= of.in_flight.tokens
+                assert now[c].in_flight.tokens <= of.in_flight_with_surplus.tokens
             room = limits.queue_room(c)
             queued = [now[other].queued for other in PriorityClass if not other.outranks(c)]
             assert sum(load.sequences for load in queued) <= room.sequences
@@ -140,7 +140,7 @@ class Watched:
         limits, state, own = self._limits(), self.desk.gate.state(), client.ask.priority
         stay = {c: Load() if own.outranks(c) else state[c].queued for c in PriorityClass}
         held_bytes = sum(stay[c].num_bytes + state[c].in_flight.num_bytes for c in PriorityClass)
-        charge = limits.classes[own].queue.clamp(client.ask.load)
+        charge = limits.queue_charge(client.ask)
         fits = held_bytes + charge.num_bytes <= limits.max_held_bytes and all(
             limits.queue_room(level).fits(total(stay[c] for c in PriorityClass if not c.outranks(level)), charge)
             for level in PriorityClass
@@ -161,14 +161,11 @@ class Watched:
                 assert self.desk.clock.now_s - self.arrived_s[client] >= period_s
 
     def _has_share(self, client: Client) -> bool:
-        """It waits for room, and not for its tenant's share: that is all, or it asks for one of a share untouched."""
-        return client.ask.is_alone or not (
-            client.ask.load.sequences > 1
-            or any(
-                c.is_admitted and not c.task.done() and c.ask.tenant == client.ask.tenant
-                for c in self.desk.clients
-                if c.ask.priority is client.ask.priority
-            )
+        """It waits for room, and not for its tenant's share: that is all, or its tenant has nothing in flight."""
+        return client.ask.is_alone or not any(
+            c.is_admitted and not c.task.done() and c.ask.tenant == client.ask.tenant
+            for c in self.desk.clients
+            if c.ask.priority is client.ask.priority
         )
 
     def _check_ends(self) -> None:

@@ -21,6 +21,8 @@ def test_in_flight_sums_by_class_and_tenant_and_keeps_the_surplus_apart() -> Non
     assert held.surplus == {P0: Load(), P1: Load(3, 40, 5), P2: Load()}
     assert [held.of_tenant(P1, "a"), held.of_tenant(P1, "b"), held.of_tenant(P0, "a")] == [2, 1, 0]
     assert len(held) == 4
+    held.add(5, held_by(P0, "c", Load(1, 10, 5), is_surplus=True))
+    assert [held.has_any(P0, "c"), held.has_any(P1, "c"), held.has_any(P1, "a")] == [True, False, True]
 
 
 def test_in_flight_is_empty_again_when_all_have_ended() -> None:

@@ -82,6 +82,10 @@ def test_disabled_tenants_keys_are_nobodys_and_leave_the_other_alone() -> None:
             "line 2: tenants.0.weight=0: Input should be greater",
         ),
         (
+            "tenants:\n- {name: a, keys_sha256: [HASH], weight: 1.0e-300}",
+            "line 2: tenants.0.weight=1e-300: Input should be greater than or equal to 0.001",
+        ),
+        (
             "tenants:\n- {name: a, keys_sha256: [HASH], weight: .nan}",
             "line 2: tenants.0.weight=nan: Input should be a fini",
         ),
@@ -108,6 +112,7 @@ def test_disabled_tenants_keys_are_nobodys_and_leave_the_other_alone() -> None:
         ("tenants:\n- name: a\n  disabled: true\n  disabled: false", "line 4: no YAML: a key is given twice"),
         ("tenants:\n  - name: a\n   keys_sha256: SECRET", "line 3: no YAML: "),
         ("tenants: {SECRET", "line 1: no YAML: "),
+        ("tenants:\n- {name: a, keys_sha256: [2024-13-45]}", "no YAML: something without quotes looks like a date"),
         ("tenants: !!python/object:os.system SECRET", "line 1: no YAML: could not determine a constructor"),
         ("tenants: \x00", "no YAML: it holds a character that is not allowed"),
         ("[" * 5000, "no YAML: "),

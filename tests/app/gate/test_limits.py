@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
+from app.gate.ask import Ask
 from app.gate.limits import GateLimits, derive_limits
-from app.gate.load import Room
+from app.gate.load import Load, Room
 from slo.priority import PriorityClass
 from slo.settings import parse_settings
 
@@ -47,6 +48,22 @@ def test_limits_in_flight_are_divided_among_the_ingress_processes(num_ingresses:
     assert derived.classes[P0].in_flight_of_all == 1024 // num_ingresses
 
 
+@pytest.mark.parametrize(
+    ("slots", "several", "one"), [(1, 1, 1), (2, 1, 1), (3, 2, 2), (4, 2, 3), (8, 4, 6), (64, 32, 48)]
+)
+def test_limits_leave_slots_to_a_newcomer_where_there_are_more_than_one(slots: int, several: int, one: int) -> None:
+    derived = limits(engine={"max_num_seqs": slots}).classes[P1]
+    assert (derived.unshared, derived.unshared_of_one) == (several, one)
+
+
+@pytest.mark.parametrize(("most", "with_surplus"), [(1, 1), (2, 1), (16, 12), (20, 15), (99, 18)])
+def test_limits_of_surplus_leave_another_tenant_a_part_of_what_is_set(most: int, with_surplus: int) -> None:
+    derived = limits(engine={"max_num_seqs": 16}, admission={"p1": {"max_in_flight": most}}).classes[P1]
+    assert derived.in_flight_with_surplus.sequences == with_surplus
+    assert derived.in_flight_at_most.sequences == most
+    assert derived.slots == min(16, most)
+
+
 def test_limits_are_nothing_in_flight_when_no_replica_runs() -> None:
     derived = limits(num_replicas=0)
     assert derived.num_replicas == 0
@@ -60,7 +77,8 @@ def test_limits_that_are_set_are_taken_for_each_replica_and_ingress() -> None:
     }
     derived = limits(2, admission=values, engine={"max_model_len": 100})
     assert derived.classes[P2].in_flight == Room(20, 2 * 999)
-    assert derived.classes[P2].in_flight_with_surplus.sequences == 20
+    assert derived.classes[P2].in_flight_with_surplus == Room(15, 1498)  # the rest is another tenant's
+    assert derived.classes[P2].slots == 20
     assert derived.classes[P2].in_flight_at_most == Room(20, 2 * 999)
     assert derived.classes[P2].queue == Room(7, 70)
     assert derived.classes[P1].in_flight == Room(160, 160 * 100)
@@ -86,3 +104,10 @@ def test_queue_room_of_a_class_is_its_own_and_that_of_the_less_urgent() -> None:
     values = {c: {"max_queued": n, "max_queued_tokens": 10 * n} for c, n in (("p0", 1), ("p1", 2), ("p2", 4))}
     derived = limits(admission=values)
     assert [derived.queue_room(c) for c in PriorityClass] == [Room(7, 70), Room(6, 60), Room(4, 40)]
+
+
+def test_queue_charge_is_what_is_asked_for_also_where_a_class_has_no_room_of_its_own() -> None:
+    values = {c: {"max_queued": n, "max_queued_tokens": 100 * n or 1} for c, n in (("p0", 0), ("p1", 2), ("p2", 4))}
+    derived = limits(admission=values)
+    for priority, charge in ((P0, Load(5, 300, 9)), (P2, Load(4, 300, 9))):  # P0 may take what the others have
+        assert derived.queue_charge(Ask("r", priority, "a", 1.0, Load(5, 300, 9))) == charge
