@@ -59,6 +59,7 @@ class Api:
         record = RequestRecord(request_id, request.scope["route"].path, self._models.first.metrics)
         try:
             tenant = self._tenant_of(request)
+            record.asked_by(tenant.name)
             raw = await read_body(request, self._settings.ingress.max_body_bytes)
             body = parse_json_object(raw)
             wanted = classify(request.headers.items(), body, endpoint, self._settings.classification)

@@ -43,6 +43,7 @@ class Lines:
         if tenant is None:
             return _refused(OverQuota("the batch's tenant has no API key now", NO_KEY_RETRY_S), model)
         record = RequestRecord(call.request_id, ROUTE, model.metrics)
+        record.asked_by(tenant.name)
         try:
             model, body, fault = await self._read(call)
             record.classified(CLASS, model.metrics)

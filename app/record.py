@@ -23,12 +23,18 @@ class RequestRecord:
     metrics: IngressMetrics
     clock: Callable[[], float] = time.monotonic
     arrived_s: float = field(init=False)
+    tenant: str | None = field(init=False, default=None)
+    """The name of who asks, never a key; None: not known yet."""
     classification: Classification | None = field(init=False, default=None)
     outcome: Outcome | None = field(init=False, default=None)
     _meter: RequestMeter | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.arrived_s = self.clock()
+
+    def asked_by(self, tenant: str) -> None:
+        """The request is of the tenant of this name. Called once at most."""
+        self.tenant = tenant
 
     def classified(self, decision: Classification, metrics: IngressMetrics | None = None) -> None:
         """The request has its class, and is counted in `metrics` if it came to another model. Called once at most, and
@@ -57,10 +63,11 @@ class RequestRecord:
     def _log(self, outcome: Outcome, now_s: float) -> None:
         decided, meter = self.classification, self._meter
         logger.info(
-            "request_id=%s route=%s class=%s reason=%r outcome=%s ttft_ms=%s tbt_max_ms=%s e2e_ms=%s",
+            "request_id=%s route=%s class=%s tenant=%s reason=%r outcome=%s ttft_ms=%s tbt_max_ms=%s e2e_ms=%s",
             self.request_id,
             self.route,
             decided.priority.name if decided else "none",
+            "none" if self.tenant is None else repr(self.tenant),
             decided.reason if decided else "not classified",
             outcome.value,
             _in_ms(meter.ttft_s if meter else None),

@@ -1,4 +1,4 @@
-"""What the settings say elsewhere: Prometheus rules, a Grafana dashboard, and the page that lists them."""
+"""What is told elsewhere too: settings as Prometheus rules and a Grafana dashboard; pages of settings and metrics."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from autoscale.dashboard import render_dashboard
 from autoscale.prometheus_rules import render_rules
 from cli.config import ConfigError, load_config, settings_of
+from cli.metrics_page import render_metrics
 from cli.settings_page import render_settings
 
 ConfigOption = Annotated[Path, typer.Option(help="A Serve config file: its alerts, targets and periods are used.")]
@@ -31,6 +32,11 @@ def dashboard(config: ConfigOption = Path("serve.yaml"), output: OutputOption = 
 def settings(output: OutputOption = None) -> None:
     """Write what can be set, with types, defaults and bounds (docs/settings.md), as Markdown."""
     _write(render_settings, output)
+
+
+def metrics(output: OutputOption = None) -> None:
+    """Write what /metrics tells, with types, labels and units (docs/metrics.md), as Markdown."""
+    _write(render_metrics, output)
 
 
 def _write(render: Callable[[], str], output: Path | None) -> None:

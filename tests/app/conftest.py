@@ -13,6 +13,8 @@ class RecordLine:
     request_id: str
     route: str
     priority: str
+    tenant: str
+    """Quoted, or none."""
     reason: str
     outcome: str
 
@@ -21,8 +23,8 @@ class RecordLines(logging.Handler):
     """The lines of closed records, read from the ingress's log."""
 
     _FORM = re.compile(
-        r"request_id=(\S+) route=(\S+) class=(\S+) reason='([^']*)' outcome=(\S+) ttft_ms=\S+ tbt_max_ms=\S+ "
-        r"e2e_ms=\S+"
+        r"request_id=(\S+) route=(\S+) class=(\S+) tenant=(\S+) reason='([^']*)' outcome=(\S+) "
+        r"ttft_ms=\S+ tbt_max_ms=\S+ e2e_ms=\S+"
     )
 
     def __init__(self) -> None:

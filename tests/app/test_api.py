@@ -68,7 +68,7 @@ async def test_api_answers_whole_with_the_replicas_document(
     assert (response.status_code, response.text) == (200, ANSWER.json)
     assert response.headers["content-type"] == "application/json"
     assert dispatcher.calls == [GenerateCall(endpoint, BODY, PriorityClass.P0, "id-1")]
-    assert records.closed == [RecordLine("id-1", path, "P0", "header x-priority", "completed")]
+    assert records.closed == [RecordLine("id-1", path, "P0", "'anonymous'", "header x-priority", "completed")]
 
 
 async def test_api_answers_a_stream_with_the_replicas_events(records: RecordLines) -> None:
@@ -330,7 +330,7 @@ async def test_api_closes_the_replies_and_ends_the_record_once_when_the_client_l
     exchange = Exchange(app_over(dispatcher), CHAT, {**BODY, "stream": True}, {"x-request-id": "id-1"})
     await leave(exchange, dispatcher)
     assert dispatcher.ends == [asyncio.CancelledError]
-    assert records.closed == [RecordLine("id-1", CHAT, "P1", "default", "cancelled")]
+    assert records.closed == [RecordLine("id-1", CHAT, "P1", "'anonymous'", "default", "cancelled")]
 
 
 async def test_api_asks_no_replica_when_the_client_leaves_before_its_body_is_whole(records: RecordLines) -> None:
@@ -351,7 +351,7 @@ async def test_api_breaks_a_stream_off_and_fails_its_record_when_the_dispatcher_
     with pytest.raises(KeyError):
         await exchange.ended()
     assert [message.get("more_body") for message in exchange.left_over()] == [None, True]
-    assert records.closed == [RecordLine("id-1", CHAT, "P1", "default", "failed")]
+    assert records.closed == [RecordLine("id-1", CHAT, "P1", "'anonymous'", "default", "failed")]
     assert any(text.startswith("request_id=id-1 ") and "reason=unexpected" in text for text in records.all_text)
 
 

@@ -1,7 +1,8 @@
 """The API behind the gate: keys, classes that a key may have, quotas, refusals for load, and what the logs show of it.
 
 Mutations that these tests see: a route without a key; the key asked for after the body is read; no header for a lowered
-class; the permit not given back; a waiter left in the queue whose client has gone; an operators' route without its key.
+class; the permit not given back; a waiter left in the queue whose client has gone; an operators' route without its key;
+the log told the tenant when the request has its class, not before.
 """
 
 from __future__ import annotations
@@ -208,6 +209,24 @@ async def test_permit_comes_back_when_the_dispatcher_breaks(script: tuple[Any, .
     with pytest.raises(KeyError):
         await exchange.ended()
     assert served.at_gate(P1) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "outcome", "tenant"),
+    [
+        ("xl-chat", {}, "completed", "'chat'"),
+        ("xl-strict", {}, "rejected", "'strict'"),  # P0, which it may not ask for
+        ("xl-short", {}, "rejected", "'short'"),  # more than it has in a minute
+        ("xl-chat", {"ingress": {"max_body_bytes": 10}}, "rejected", "'chat'"),
+        ("xl-nobodys", {}, "rejected", "none"),
+        (None, {}, "rejected", "none"),
+    ],
+)
+async def test_log_names_the_tenant_however_its_request_ended(
+    key: str | None, values: dict[str, Any], outcome: str, tenant: str, records: RecordLines
+) -> None:
+    await Served(ANSWER, values=values).ask(key, x_priority="P0")
+    assert [(line.outcome, line.tenant) for line in records.closed] == [(outcome, tenant)]
 
 
 async def test_keys_are_never_in_logs_or_answers(caplog: pytest.LogCaptureFixture, records: RecordLines) -> None:

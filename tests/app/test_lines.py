@@ -61,6 +61,7 @@ async def test_line_is_a_p2_request_of_its_tenant(records: RecordLines) -> None:
     assert desk.outcomes() == {Outcome.COMPLETED: 1}
     (line,) = records.closed
     assert (line.request_id, line.route, line.priority, line.reason) == ("batch_req_1_2", ROUTE, "P2", "batch")
+    assert line.tenant == "'anonymous'"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ async def test_line_waits_at_the_gate_and_is_told_when_no_replica_runs() -> None
     assert not desk.dispatcher.calls
 
 
-async def test_line_counts_against_the_quota_of_its_tenant_and_needs_no_key_of_its_own() -> None:
+async def test_line_counts_against_the_quota_of_its_tenant_and_needs_no_key_of_its_own(records: RecordLines) -> None:
     tenant = Tenant("chat", PriorityClass.P2, requests_per_minute=1)
     store = [KeyStore([(hash_key(new_key()), tenant)])]
     desk = Desk(Document("{}"), access=Access(lambda: store[0]))
@@ -111,6 +112,7 @@ async def test_line_counts_against_the_quota_of_its_tenant_and_needs_no_key_of_i
     gone = (await desk.lines.answer(call_of(tenant="chat"))).error
     assert isinstance(gone, OverQuota)
     assert gone.retry_after_s == NO_KEY_RETRY_S
+    assert [line.tenant for line in records.closed] == ["'chat'"] * 2
     assert len(desk.dispatcher.calls) == 1
 
 

@@ -1,6 +1,6 @@
 """Mutations tried by hand, each found by a test here or in `test_stream.py`: an event without a token counted as one;
 TTFT taken anew at every event; the record counted at each close that fails; a request without a class counted as one of
-a class."""
+a class; the tenant's name without quotes."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,22 +36,30 @@ def make_record(*times: float, metrics: IngressMetrics | None = None) -> Request
 
 def test_record_writes_one_line_with_its_times_when_closed(records: RecordLines) -> None:
     record = make_record(10.0, 10.25, 10.5, 11.25, 12.0)
+    record.asked_by("team-a")
     record.classified(Classification(P0, "header x-priority"))
     for _ in range(3):
         record.tokens_out()
     record.close(None)
     assert records.all_text == [
-        "request_id=id-1 route=/v1/completions class=P0 reason='header x-priority' outcome=completed "
-        "ttft_ms=250.0 tbt_max_ms=750.0 e2e_ms=2000.0"
+        "request_id=id-1 route=/v1/completions class=P0 tenant='team-a' reason='header x-priority' "
+        "outcome=completed ttft_ms=250.0 tbt_max_ms=750.0 e2e_ms=2000.0"
     ]
 
 
 def test_record_says_so_when_nothing_was_decided_or_answered(records: RecordLines) -> None:
     make_record(10.0, 10.0015).close(Shed("full", 1.0))
     assert records.all_text == [
-        "request_id=id-1 route=/v1/completions class=none reason='not classified' outcome=shed "
-        "ttft_ms=none tbt_max_ms=none e2e_ms=1.5"
+        "request_id=id-1 route=/v1/completions class=none tenant=none reason='not classified' "
+        "outcome=shed ttft_ms=none tbt_max_ms=none e2e_ms=1.5"
     ]
+
+
+def test_record_quotes_its_tenant_so_that_none_can_be_a_name(records: RecordLines) -> None:
+    record = make_record(1.0, 2.0)
+    record.asked_by("none")
+    record.close(None)
+    assert " tenant='none' reason=" in records.all_text[0]
 
 
 def test_record_is_counted_in_its_class_once() -> None:

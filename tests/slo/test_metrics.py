@@ -1,5 +1,6 @@
 """Mutations tried by hand, each found by a test here: a counter without `_total`; a name used twice; a label that is no
-constant of the file; a metric that is left out of ALL."""
+constant of the file; a metric that is left out of ALL; one in the group above its
+own; a unit that is looked for in the last word alone."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import re
 import pytest
 
 from slo import metrics
-from slo.metrics import ALL, Metric, MetricKind
+from slo.metrics import ALL, GROUPS, UNITS, Group, Metric, MetricKind
 
 LABELS = {value for key, value in vars(metrics).items() if key.startswith("LABEL_")}
 
@@ -17,6 +18,34 @@ def test_all_has_every_metric_of_the_file_once() -> None:
     defined = [value for value in vars(metrics).values() if isinstance(value, Metric)]
     assert list(ALL) == defined
     assert len({metric.name for metric in ALL}) == len(ALL) > 30
+
+
+def test_every_group_of_the_file_has_metrics_and_a_title_of_its_own() -> None:
+    assert list(GROUPS) == [value for value in vars(metrics).values() if isinstance(value, Group)]
+    assert all(GROUPS.values())
+    assert len({group.title for group in GROUPS}) == len(GROUPS)
+    assert [metric for members in GROUPS.values() for metric in members] == list(ALL)
+
+
+def test_group_has_the_metrics_below_it() -> None:
+    assert GROUPS[metrics.OF_GPUS] == (
+        metrics.GPU_UTILISATION,
+        metrics.GPU_MEMORY_BYTES,
+        metrics.GPU_MEMORY_BYTES_USED,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("x_seconds", "seconds"), ("x_bytes_used", "bytes"), ("x_tokens_total", "tokens"), ("x_total", None)],
+)
+def test_unit_is_a_word_of_the_name(name: str, unit: str | None) -> None:
+    assert Metric(name, MetricKind.GAUGE, "help.").unit == unit
+
+
+@pytest.mark.parametrize("metric", ALL, ids=lambda metric: metric.name)
+def test_metric_has_one_unit_at_most(metric: Metric) -> None:
+    assert len(set(UNITS) & set(metric.name.split("_"))) == (metric.unit is not None)
 
 
 def test_series_of_all_metrics_are_distinct() -> None:
