@@ -18,7 +18,7 @@ from typing import Literal
 from replicas.kv_swap.moves import Bandwidths, Direction, Tier
 
 FULL_WEIGHT_MS = 5.0
-"""A move counts fully from this estimate on, milliseconds: a tenth of the limit on a move (design table). Starting one
+"""A move counts fully from this estimate on, milliseconds: a tenth of the default limit on a move. Starting one
 costs some tenths of a millisecond, which a rate should not contain."""
 PRIOR_WEIGHT = 1.0
 """The measurement at start-up counts as much as one full move: it moved as much."""

@@ -67,11 +67,11 @@ class BatchSizeLowRule(AlertRuleSettings):
 
 
 class AlertSettings(SettingsGroup):
-    """The rules. Thresholds and the three periods of tbt_breach: design table; what else is ours is said so.
+    """The rules. Source of thresholds and periods: own choice.
 
-    Ours: three periods in a row to fire wherever a window of three periods could be ruled by one bad one, and three to
-    clear, so that an alert does not flap at its threshold; longer where the rule is about memory or batching, which
-    move slowly.
+    Three periods in a row to fire wherever a window of three periods could be ruled by one bad one, and three to clear,
+    so that an alert does not flap at its threshold; longer where the rule is about memory or batching, which move
+    slowly.
     """
 
     tbt_breach: TbtBreachRule = TbtBreachRule(
@@ -125,12 +125,14 @@ class AlertSettings(SettingsGroup):
         "grammars, and the token budget.",
     )
     cleared_kept_s: float = Field(
-        3600, ge=0, description="How long an alert that cleared is still reported, seconds. Source: ours, an hour."
+        3600,
+        ge=0,
+        description="How long an alert that cleared is still reported, seconds. Source: own choice, an hour.",
     )
     max_fragmentation_ratio: float = Field(
         0.04,
         gt=0,
         lt=1,
         description="Share of allocated KV slots that hold no token: the expected bound, a line on the dashboard. No "
-        "alert: half a block a request is more than this where requests are short. Source: design table.",
+        "alert: half a block a request is more than this where requests are short. Source: own choice.",
     )

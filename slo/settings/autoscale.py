@@ -31,14 +31,14 @@ class AutoscaleSettings(SettingsGroup):
         "on", description="dry_run: decisions are told, and nothing is changed. off: metrics and alerts only."
     )
     period_s: float = Field(
-        10, gt=0, description="Between two looks at the fleet, seconds: a period of every rule. Source: design."
+        10, gt=0, description="Between two looks at the fleet, seconds: a period of every rule. Source: own choice."
     )
     window_s: float = Field(
         30,
         gt=0,
-        description="Rates and percentiles are of the last so many seconds, a multiple of period_s. Source: design, "
-        "three periods: enough tokens for a P99. One bad period then counts in three evaluations; alerts that shall "
-        "need three bad ones have hold_periods: 5.",
+        description="Rates and percentiles are of the last so many seconds, a multiple of period_s. Source: own "
+        "choice, three periods: enough tokens for a P99. One bad period then counts in three evaluations; alerts that "
+        "shall need three bad ones have hold_periods: 5.",
     )
     stale_after_s: float = Field(
         25,
@@ -61,7 +61,7 @@ class AutoscaleSettings(SettingsGroup):
         4,
         ge=1,
         description="Replicas that one decision adds, at most, and that may be waited for in vain at a time: bounds "
-        "what a wrong measurement costs. Source: design.",
+        "what a wrong measurement costs. Source: own choice.",
     )
     settle_s: float = Field(
         60,
@@ -72,8 +72,8 @@ class AutoscaleSettings(SettingsGroup):
     start_timeout_s: float = Field(
         600,
         gt=0,
-        description="A replica that has not come up by then is given up, seconds. Source: a large model's cold start "
-        "of five minutes (aibrix 2670), twice.",
+        description="A replica that has not come up by then is given up, seconds. Source: twice a large model's "
+        "cold start of five minutes (reported to AIBrix).",
     )
     start_retry_s: float = Field(
         600, gt=0, description="After a start was given up, the next is tried so much later, seconds; doubled each time"
@@ -90,14 +90,14 @@ class AutoscaleSettings(SettingsGroup):
         gt=0,
         lt=1,
         description="What remains after a scale-in carries at most this share of the load at which a target broke, of "
-        "the run slots, and of a target where it is estimated; a scale-out aims at it too. Source: design.",
+        "the run slots, and of a target where it is estimated; a scale-out aims at it too. Source: own choice.",
     )
     capacity_half_life_s: float = Field(
         21600,
         gt=0,
-        description="What was learned of a replica's capacity loses half its weight in this, seconds. Source: design; "
-        "long enough that a load which just breaks a smaller fleet is not tried on it every hour, short enough for the "
-        "daily change of what is asked.",
+        description="What was learned of a replica's capacity loses half its weight in this, seconds. Source: own "
+        "choice; long enough that a load which just breaks a smaller fleet is not tried on it every hour, short enough "
+        "for the daily change of what is asked.",
     )
     scale_in_quiet_s: float = Field(
         300, gt=0, description="Spare capacity must have been seen for so long before one replica goes, seconds."

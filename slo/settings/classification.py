@@ -73,9 +73,16 @@ class HeaderMapping(SettingsGroup):
 class ClassificationSettings(SettingsGroup):
     """Order: `X-Priority`, the further headers, the body's `service_tier`, the rules, the default."""
 
-    headers: tuple[HeaderMapping, ...] = ()
-    rules: tuple[ShapeRule, ...] = ()
-    default_class: PriorityClass = Field(PriorityClass.P1, description="Source: design table.")
+    headers: tuple[HeaderMapping, ...] = Field(
+        (), description="Further headers that name a class; the first of them that a request has decides."
+    )
+    rules: tuple[ShapeRule, ...] = Field(
+        (), description="By shape, for requests that name no class; the first rule that holds decides."
+    )
+    default_class: PriorityClass = Field(
+        PriorityClass.P1,
+        description="Of a request that names no class and for which no rule holds. Source: own choice.",
+    )
 
     _class = field_validator("default_class", mode="before")(parse_class)
 

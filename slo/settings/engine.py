@@ -72,7 +72,7 @@ class EngineSettings(SettingsGroup):
     )
     enable_prefix_caching: bool = Field(True, description="Keep finished prompts' KV for requests that share them.")
     watermark_ratio: float = Field(
-        0.05, ge=0, lt=1, description="KV blocks kept free for growth (vLLM's watermark). Source: design table."
+        0.05, ge=0, lt=1, description="KV blocks kept free for growth (vLLM's watermark). Source: own choice."
     )
     kv_cache_bytes: int | None = Field(
         None,
@@ -83,7 +83,7 @@ class EngineSettings(SettingsGroup):
         None,
         gt=0,
         description="Tokens of a KV block. Null: 16 on a GPU, 32 on the CPU backend, which needs a multiple of 32. "
-        "Source: design table.",
+        "Source: own choice.",
     )
     enforce_eager: bool | None = Field(
         None,

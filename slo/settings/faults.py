@@ -28,6 +28,6 @@ class FaultSettings(SettingsGroup):
         ge=0,
         description="How long a request whose replica was lost waits for one that answers, seconds. Only a fleet that "
         "has lost its last one waits, and then as long as a start takes: 18 to 24 s on 2 idle CPU cores (measured), "
-        "several times that on busy ones, five minutes for a large model (aibrix 2670). Who waits costs memory alone, "
-        "and its client may leave at any time.",
+        "several times that on busy ones, five minutes for a large model (reported to AIBrix). Who waits costs memory "
+        "alone, and its client may leave at any time.",
     )

@@ -68,7 +68,7 @@ class AdmissionSettings(SettingsGroup):
         description="Run slots that P0, and P1, may fill whoever asks, as a share of them. Beyond that, what a tenant "
         "has above its share is surplus: it counts as one class less for the engines, and yields to the requests of "
         "other tenants. While one of several tenants asks alone it has half of the other slots too, and no share is "
-        "larger. 1: nothing is surplus.",
+        "larger, nor may surplus fill more of a limit that is set. 1: nothing is surplus.",
     )
     max_wait_ratio: float = Field(
         0.8,

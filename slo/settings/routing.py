@@ -39,7 +39,7 @@ class RoutingSettings(SettingsGroup):
         2048,
         ge=1,
         description="Prompt tokens that are still to be read before a request's own, in steps of this many: a replica "
-        "with fewer such steps comes first. The largest token budget of a step in the design table.",
+        "with fewer such steps comes first. The largest default token budget of a step (scheduler.profiles).",
     )
     prefix_entries: int = Field(
         65536,

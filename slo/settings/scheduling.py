@@ -19,7 +19,7 @@ class PreemptionSettings(SettingsGroup):
 
     enabled: bool = Field(True, description="False: class order in the queues only, no preemption.")
     max_victims_per_step: int = Field(
-        2, ge=1, description="Running requests preempted in one scheduling step, at most. Source: design table."
+        2, ge=1, description="Running requests preempted in one scheduling step, at most. Source: own choice."
     )
     pause: bool = Field(
         True,
@@ -33,7 +33,7 @@ class BudgetSettings(SettingsGroup):
     adaptive: bool = Field(
         True,
         description="Learn what a step costs, and choose the prefill that keeps the strictest promise; false: the "
-        "profiles' table alone. Source: design, adaptive budget.",
+        "profiles' table alone.",
     )
     min_prefill_tokens: int = Field(
         48,
@@ -74,15 +74,16 @@ class CacheSettings(SettingsGroup):
     evict_by_class: bool = Field(
         True,
         description="Evict cached KV of less urgent classes before that of more urgent ones; false: least recently "
-        "used first, whatever the class. Source: vLLM issue 47802.",
+        "used first, whatever the class, as vLLM does. Source: "
+        "[a request of vLLM's users](https://github.com/vllm-project/vllm/issues/47802).",
     )
 
 
 class AgingPeriods(SettingsGroup):
     """How long a class that stands still waits for each step up, seconds. None: it is never lifted.
 
-    Source: design. A simulated overload in which 5 s cut the slowest P2 from 52 to 12 s raised P0's median TTFT from 7
-    to 12 s, so a step is long beside any target, and short beside a client's patience.
+    Source: own choice. A simulated overload in which 5 s cut the slowest P2 from 52 to 12 s raised P0's median TTFT
+    from 7 to 12 s, so a step is long beside any target, and short beside a client's patience.
     """
 
     p1: float | None = Field(20, gt=0, description="A request that counts as P1 counts as P0 after this, seconds.")
@@ -101,7 +102,7 @@ class FairnessSettings(SettingsGroup):
         1,
         ge=1,
         description="Requests that count as P0, and as P1, by being lifted, at a time: the run slots that fairness "
-        "takes from an urgent class at most. Source: design.",
+        "takes from an urgent class at most. Source: own choice.",
     )
     lift_prefill_tokens: int = Field(
         512,
@@ -110,7 +111,7 @@ class FairnessSettings(SettingsGroup):
         "Source: a chunk of the standard latency profile.",
     )
     lift_decode_tokens: int = Field(
-        32, ge=1, description="The same for one that decodes, tokens. Source: design, about a sentence."
+        32, ge=1, description="The same for one that decodes, tokens. Source: own choice, about a sentence."
     )
     max_preemptions_per_request: int | None = Field(
         64,
@@ -124,7 +125,7 @@ class FairnessSettings(SettingsGroup):
         5,
         gt=0,
         description="A prefill that was begun and has got no tokens for so long counts as one class more urgent, and "
-        "again after as long; seconds, null: never. Source: design, below the first step of aging.",
+        "again after as long; seconds, null: never. Source: own choice, below the first step of aging.",
     )
 
 

@@ -57,7 +57,12 @@ class ReplicaSettings(SettingsGroup):
         description="Requests in one replica, running and waiting. Far above engine.max_num_seqs, so that class order "
         "is decided by the engine's scheduler: Serve's own queues know no class.",
     )
-    max_generation_s: float = Field(600, gt=0, description="The longest generation that a shutdown waits for, seconds.")
+    max_generation_s: float = Field(
+        600,
+        gt=0,
+        description="The longest generation to be expected, seconds; it ends none. graceful_shutdown_timeout_s must "
+        "exceed it, so that no stream is cut off by a shutdown.",
+    )
     graceful_shutdown_timeout_s: float = Field(
         660, gt=0, description="How long a replica that is stopped may finish its streams, seconds."
     )

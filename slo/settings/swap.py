@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from slo.settings.base import SettingsGroup
 
 DEFAULT_HOST_BYTES: Final = 32 * 2**30
-"""Host memory for swapped KV on a GPU unless set. Source: design table."""
+"""Host memory for swapped KV on a GPU unless set. Source: own choice."""
 DEFAULT_CPU_HOST_BYTES: Final = 256 * 2**20
 """The same on the CPU backend, where KV and host memory are one: a quarter of its default KV cache."""
 MAX_DEFAULT_SHARE: Final = 0.5
@@ -21,7 +21,7 @@ class HostMemoryError(ValueError):
 
 
 class SwapSettings(SettingsGroup):
-    """KV swap (source: design table)."""
+    """KV swap: victims' KV goes to host memory and comes back. Source of the defaults: own choice."""
 
     host_bytes: int | None = Field(
         None,
@@ -35,7 +35,7 @@ class SwapSettings(SettingsGroup):
     over_limit: Literal["queue", "recompute"] = Field(
         "queue",
         description="Over max_move_ms: the urgent request queues and nobody yields, or the victim yields at once and "
-        "is recomputed later. Source: design, escalation.",
+        "is recomputed later. Source: own choice.",
     )
     directory: str | None = Field(
         None,

@@ -10,7 +10,7 @@ from slo.priority import PriorityClass
 from slo.settings.base import SettingsGroup
 
 BUDGET_MULTIPLE_TOKENS = 256
-"""Token budgets are rounded up to this: the GPU's tile size (design table)."""
+"""Token budgets are rounded up to this: the tile size of a GPU's kernels. Source: own choice."""
 
 
 class LatencyTargets(SettingsGroup):
@@ -22,7 +22,7 @@ class LatencyTargets(SettingsGroup):
 
 
 class ClassTargets(SettingsGroup):
-    """The targets of the three classes (source: design table, product promise)."""
+    """The targets of the three classes. Source: own choice, what users of each class are promised."""
 
     p0: LatencyTargets = LatencyTargets(ttft_p99_ms=100, tbt_p99_ms=20)
     p1: LatencyTargets = LatencyTargets(ttft_p99_ms=500, tbt_p99_ms=100)
@@ -52,7 +52,7 @@ class ClassTargets(SettingsGroup):
 class LatencyProfile(SettingsGroup):
     """How large a step may be while the strictest class in it has this profile."""
 
-    tbt_below_ms: float = Field(gt=0, description="The profile is for TBT targets below this, milliseconds.")
+    tbt_below_ms: float = Field(gt=0, description="The profile is for TBT targets up to this, milliseconds.")
     token_budget: int = Field(gt=0, description="Tokens a step, rounded up to a multiple of 256.")
     chunk_tokens: int = Field(gt=0, description="Prefill tokens of one request a step.")
 
@@ -69,7 +69,10 @@ class LatencyProfile(SettingsGroup):
 
 
 class LatencyProfiles(SettingsGroup):
-    """The three profiles (source: design table; where the adaptive budget starts, and its bound)."""
+    """The three profiles: where the adaptive budget starts, and its bound. Source: own choice.
+
+    A TBT target has the first of them that is for it; relaxed is for all others, and where there is no target.
+    """
 
     strict: LatencyProfile = LatencyProfile(tbt_below_ms=50, token_budget=512, chunk_tokens=256)
     standard: LatencyProfile = LatencyProfile(tbt_below_ms=100, token_budget=1024, chunk_tokens=512)
@@ -86,7 +89,7 @@ class LatencyProfiles(SettingsGroup):
     def of(self, tbt_target_ms: float | None) -> LatencyProfile:
         """The profile for a TBT target in milliseconds: the first whose bound is not below it.
 
-        The design gives P1 (100 ms) the standard profile and P2 (200 ms) the relaxed one, so bounds are inclusive.
+        P1 (100 ms) shall have the standard profile and P2 (200 ms) the relaxed one, so bounds are inclusive.
         """
         for profile in (self.strict, self.standard):
             if tbt_target_ms is not None and tbt_target_ms <= profile.tbt_below_ms:
